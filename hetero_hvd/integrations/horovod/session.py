@@ -261,7 +261,7 @@ class PlainSession:
         more = self._profile.step_applied(self.context, step, seconds)
         own = sum(value for phase, value in seconds.items() if phase != "comm_wait")
         self._times.look(share, own, 0.0, planned=self._share)
-        self._times.add(share, seconds, more)
+        self._times.add(share, seconds, more, planned=self._share)
         self._share = max(share, self._share)
         if not self.is_elastic:  # else at the next commit, when nothing is lost
             self.leave_if_due()

@@ -263,13 +263,14 @@ class ElasticState:
             self.recover("fault", self.application.fault)
             return
         step = self.position.applied_steps + self._pipeline.num_in_flight - 1
+        planned = self._planned(step)
         is_told = "forward" in seconds or share == 0  # by the device, just now; or it has nothing
         if is_told and not self._clock.is_immediate:
             own = sum(value for phase, value in seconds.items() if phase != "comm_wait")
             evaluation = seconds.get("evaluation", 0.0)
-            self.times.look(share, own, evaluation, planned=self._planned(step))
+            self.times.look(share, own, evaluation, planned=planned)
         more = self._profile.step_applied(self.context, step, seconds)
-        self.times.add(share, seconds, more | self._pipeline.state())
+        self.times.add(share, seconds, more | self._pipeline.state(), planned=planned)
         self._watchdog.learn(seconds)
         self._sizing.timed(share, seconds)
         self._kept.step_done()

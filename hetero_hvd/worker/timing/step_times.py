@@ -51,18 +51,22 @@ class StepTimes:
         self.has_changed = share == planned and self._hurry.observe(share, own_seconds)
         self._is_another = self.has_changed and not evaluation_seconds
 
-    def add(self, share: int, seconds: dict[str, float], more: dict[str, float]) -> None:
+    def add(
+        self, share: int, seconds: dict[str, float], more: dict[str, float], *, planned: int
+    ) -> None:
         """Account for a step that has just ended.
 
         Args:
             share: Samples of this worker in the step.
             seconds: Time per phase, as `PhaseClock.take` gives it.
             more: Other columns of `StepTiming` without their unit, per step.
+            planned: See `look`.
         """
         now = time.perf_counter()
         if self._is_another:
             self.forget()
-        self._window.add(share, seconds | {"step": now - self.ended_at} | more)
+        columns = seconds | {"step": now - self.ended_at} | more
+        self._window.add(share, columns, planned=planned)
         self.ended_at = now
 
     def take(self) -> StepTiming:

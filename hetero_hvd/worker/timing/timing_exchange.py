@@ -287,15 +287,21 @@ class TimingWindow:
         self._num_samples = self._num_steps = 0
         self._sums: dict[str, float] = {}
 
-    def add(self, share: int, seconds: dict[str, float]) -> None:
+    def add(self, share: int, seconds: dict[str, float], *, planned: int) -> None:
         """Add one step; a step with another share than the ones before starts the window anew.
+
+        The smaller batch at the end of an epoch does not, and is not told beside whole ones: else
+        it alone would be told of, wherever an exchange falls on it.
 
         Args:
             share: Samples of this worker in the step.
             seconds: Columns of `StepTiming`, without their unit, to the value of this step; and
                 `reducing`, seconds with a reduction under way.
+            planned: Its samples in a whole batch, by the plan of the step.
         """
         if share != self._share and not self._shares_vary:
+            if share < planned == self._share and self._num_steps:
+                return
             self._num_samples = 0
             self._num_steps = 0
             self._sums = {}

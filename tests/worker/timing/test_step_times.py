@@ -10,11 +10,13 @@ SHARE, STEP = 16, 0.1
 COLUMNS = ("data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer")
 
 
-def step(times, own=STEP, *, evaluation=0.0, share=SHARE):
-    """Take one step; whether it was worth an exchange."""
-    times.look(share, own + evaluation, evaluation, planned=share)
+def step(times, own=STEP, *, evaluation=0.0, share=SHARE, planned=None):
+    """Take one step, of a whole batch unless told; whether it was worth an exchange."""
+    planned = share if planned is None else planned
+    times.look(share, own + evaluation, evaluation, planned=planned)
     changed = times.has_changed
-    times.add(share, dict.fromkeys(COLUMNS, 0.0) | {"forward": own, "evaluation": evaluation}, {})
+    seconds = dict.fromkeys(COLUMNS, 0.0) | {"forward": own, "evaluation": evaluation}
+    times.add(share, seconds, {}, planned=planned)
     return changed
 
 
@@ -44,6 +46,32 @@ def test_a_change_is_worth_an_exchange_and_an_evaluation_hides_no_step(times, na
     assert row.num_steps == num_steps
     mean = words.get("evaluation", 0.0) / num_steps
     assert row.evaluation_seconds == pytest.approx(mean)
+
+
+WINDOWS = {  # (share, planned) of each step; what is told: steps, and samples in each
+    "whole batches": ([(16, 16)] * 3, (3, 16)),
+    "an epoch ends on the exchange": ([(16, 16)] * 5 + [(7, 16)], (5, 16)),
+    "an epoch ends before it": ([(16, 16)] * 2 + [(7, 16)] + [(16, 16)] * 3, (5, 16)),
+    "it ends with no part for this worker": ([(16, 16), (0, 16)], (1, 16)),
+    "each step is an epoch's last": ([(7, 16)] * 2, (2, 7)),
+    "only the last is in it": ([(7, 16)], (1, 7)),
+    "the last, then whole ones": ([(7, 16), (16, 16)], (1, 16)),
+    "a new plan": ([(16, 16), (24, 24), (24, 24)], (2, 24)),
+    "a new plan takes all away": ([(16, 16), (0, 0)], (1, 0)),
+    "a new plan at the end of an epoch": ([(16, 16), (9, 24)], (1, 9)),
+    "a new plan as small as the end of an epoch": ([(16, 16), (7, 16), (7, 7)], (1, 7)),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_the_smaller_batch_at_the_end_of_an_epoch_hides_no_whole_one(name):
+    """Where every exchange falls on it, it alone would be told of."""
+    steps, told = WINDOWS[name]
+    times = StepTimes()
+    for share, planned in steps:
+        step(times, share=share, planned=planned)
+    row = times.take()
+    assert (row.num_steps, row.local_batch_size) == told
 
 
 def test_a_worker_without_a_part_is_in_no_hurry(times):
