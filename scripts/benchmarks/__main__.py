@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from hetero_hvd.errors import HeteroHvdError, UserError
 
 QUICK_PARTS = ("simulation", "mixed", "equal")
 QUIET_LOAD, MAX_WAIT_SECONDS = 0.7, 300.0
+BUSY_LOAD = 2.0
+"""Above it whatever is measured by time is told to be worth little."""
 
 
 def main() -> int:
@@ -26,8 +29,15 @@ def main() -> int:
         0; 1 if a part could not be measured, or differs from what was measured before.
     """
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # its jobs end with it
     if arguments.wait:
         _wait_until_quiet()
+    if (load := os.getloadavg()[0]) > BUSY_LOAD:
+        print(  # noqa: T201
+            f"scripts/bench: other programs keep this machine busy (load {load:.1f}): figures of "
+            "time are worth little, and are kept with that load; --wait waits for a quiet machine",
+            file=sys.stderr,
+        )
     code, began = 0, time.monotonic()
     facts = report.header(["scripts/bench", *sys.argv[1:]])
     for name in arguments.parts:

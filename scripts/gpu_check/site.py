@@ -18,6 +18,9 @@ PACKAGES = PLACE / "packages"
 VENV = PLACE / "venv"
 SCRIPTS = CHECKOUT / "scripts"
 
+LEASES_FOLDER = "HETERO_HVD_LEASES_FOLDER"
+"""Variable: where the product's programs on a node lock the devices that they use."""
+
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """As in setup.py; the standard library alone does not tell."""
 
@@ -103,16 +106,19 @@ class Site:
     ) -> str:
         """Run a command to its end; what it printed, which the log has too.
 
+        It asks leases of this process alone: several parts may have one card at the same time.
+
         Raises:
             CheckError: It ended with another code than expected (None: any), or took too long.
         """
         limit = min(seconds, self.left_seconds)
+        leases = {LEASES_FOLDER: str(PLACE / f"leases-{os.getpid()}")}
         with log.open("w") as file:
             try:
                 code = subprocess.run(
                     command,
                     cwd=CHECKOUT,
-                    env=os.environ | {"PATH": path_of(self.python)} | environment,
+                    env=os.environ | {"PATH": path_of(self.python)} | leases | environment,
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
