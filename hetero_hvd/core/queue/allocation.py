@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from hetero_hvd.core.queue.device_classes import ClassTable, JobShare
 from hetero_hvd.core.queue.queue_settings import QueueSettings
-from hetero_hvd.core.queue.set_rate import BALANCED_RATIO, LOG2
+from hetero_hvd.core.queue.set_rate import BALANCED_RATIO, LOG2, RING
 
 NO_GAIN = 1e-12
 """Less than this is what rounding leaves, and no reason to move anything."""
@@ -240,7 +240,8 @@ class DeviceAllocation:
             (here, there)
             for here, group in enumerate(groups)
             for there in range(here)
-            if group.pool == groups[there].pool and group.kind != groups[there].kind
+            if group.pool == groups[there].pool
+            and (group.kind, group.link_seconds) != (groups[there].kind, groups[there].link_seconds)
         ]
         exchanged = True
         while exchanged:
@@ -333,17 +334,13 @@ class DeviceAllocation:
     def _best(self, share: JobShare, *, is_lent: bool, may_claim: bool) -> tuple[float, list[int]]:
         """What serves the job most next: gain per device, and classes; none: nothing does."""
         if not share.count:
-            chosen = self._fewest(share, is_lent=is_lent, may_claim=may_claim)
-            if not chosen:
-                return 0.0, []
-            rate = share.rate_of_all(chosen, self._kinds)
-            if share.job.devices:  # else it would have to be started anew
-                rate *= 1.0 + self._settings.restart_seconds / self._settings.horizon_seconds
-            return share.urgency * rate / len(chosen), chosen
+            return self._start(share, is_lent=is_lent, may_claim=may_claim)
         if self._room(share, is_lent=is_lent) < 1:
             return 0.0, []
         settings, speeds, given, current = self._settings, share.speeds, share.given, share.current
-        doublings, kinds, before = LOG2[share.count + 1], share.kinds, share.rate
+        doublings, ring = LOG2[share.count + 1], RING[share.count + 1]
+        kinds, before, hidden = share.kinds, share.rate, share.job.request.hidden_ratio
+        has_links = any(speeds.links)
         best, where = 0.0, -1
         for index, free in enumerate(self.free):
             speed = speeds.speeds[index]
@@ -353,7 +350,10 @@ class DeviceAllocation:
             if len(kinds) > 1 or self._kinds[index] not in kinds:
                 total *= BALANCED_RATIO
             slowest = max(share.communication, speeds.communication[index])
-            rate = total / (1.0 + slowest * total * doublings)  # as rate_of, where most time goes
+            ratio = slowest * total * doublings  # as rate_of, where most time goes
+            if has_links:
+                ratio += share.link_with(index) * total * ring
+            rate = total / (1.0 + max(0.0, ratio - hidden))
             gain = rate - before
             if gain > best and given[index] >= current[index]:  # it has to join first
                 seconds = min(settings.horizon_seconds, share.remaining_seconds / rate)
@@ -363,8 +363,21 @@ class DeviceAllocation:
                 best, where = gain, index
         return share.urgency * best, [where] if where >= 0 else []
 
+    def _start(self, share: JobShare, *, is_lent: bool, may_claim: bool) -> tuple[float, list[int]]:
+        """The same of a job that has nothing yet."""
+        chosen = self._fewest(share, is_lent=is_lent, may_claim=may_claim)
+        if not chosen:
+            return 0.0, []
+        rate = share.rate_of_all(chosen, self._kinds)
+        if share.job.devices:  # else it would have to be started anew
+            rate *= 1.0 + self._settings.restart_seconds / self._settings.horizon_seconds
+        return share.urgency * rate / len(chosen), chosen
+
     def _fewest(self, share: JobShare, *, is_lent: bool, may_claim: bool) -> list[int]:
-        """Classes of the fastest of the fewest devices that the job runs on; empty: not there."""
+        """Classes of the fastest of the fewest devices that the job runs on; empty: not there.
+
+        Where links were measured: of those that will be fastest with all that the job may have.
+        """
         number = share.job.request.min_devices
         if self._room(share, is_lent=is_lent) < number:
             return []
@@ -378,5 +391,54 @@ class DeviceAllocation:
                 offers += [(speed * stays, index)] * min(number, free - kept)
         if len(offers) < number:
             return []
+        if share.job.request.most_devices == 1:  # it leaves the good links to who needs them
+            offers.reverse()
         offers.sort(key=lambda offer: -offer[0])
+        if any(share.speeds.links) and share.job.request.most_devices > 1:
+            offers = self._best_linked(share, offers, is_lent=is_lent)
         return [index for _, index in offers[:number]]
+
+    def _best_linked(
+        self, share: JobShare, offers: list[tuple[float, int]], *, is_lent: bool
+    ) -> list[tuple[float, int]]:
+        """Leave out slow links, or all nodes but one, where a job grows to more without them.
+
+        Args:
+            share: Of the job, which has nothing yet.
+            offers: Speeds and classes of devices that it may start on, the fastest first.
+            is_lent: As for `distribute`.
+
+        Returns:
+            Some of the offers, at least as many as it needs.
+        """
+        links, nodes = share.speeds.links, self.table.nodes
+        most = self._room(share, is_lent=is_lent)
+        found, best = offers, -1.0
+        groups: list[tuple[str, float]] = [("", limit) for limit in sorted(set(links))]
+        groups += [(node, max(links)) for node in sorted(set(nodes) - {""})]
+        for node, limit in groups:
+            some = [
+                (speed, index)
+                for speed, index in offers
+                if links[index] <= limit and node in ("", nodes[index])
+            ]
+            if len(some) < share.job.request.min_devices:
+                continue
+            value = self._value_when_grown(share, some, most)
+            if value > best * (1.0 + NO_GAIN):
+                found, best = some, value
+        return found
+
+    def _value_when_grown(
+        self, share: JobShare, offers: Sequence[tuple[float, int]], most: int
+    ) -> float:
+        """The best value of a placement on some classes, of as many devices as are free of them."""
+        classes = dict.fromkeys(index for _, index in offers)  # the fastest first
+        chosen = [index for index in classes for _ in range(min(most, self.free[index]))][:most]
+        given = [0] * len(self.free)
+        best = 0.0
+        for number, index in enumerate(chosen, start=1):
+            given[index] += 1
+            if number >= share.job.request.min_devices:
+                best = max(best, self._value(share, given))
+        return best

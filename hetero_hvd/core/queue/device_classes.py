@@ -5,21 +5,27 @@ A job's share in a plan is so many of each class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
 from hetero_hvd.core.queue.jobs import JobRequest, QueuedJob
+from hetero_hvd.core.queue.links.link_book import LinkCosts
 from hetero_hvd.core.queue.set_rate import rate_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceClass:
-    """Devices of one pool, kind, size and, where jobs ask for nodes, node.
+    """Devices of one pool, kind, size, link and, where that matters, node.
 
     Attributes:
+        node: That they are all in; empty: it is not asked for, and each that has a link of its own
+            is in another one.
         devices: Those that may be leased, by name.
         relative_speed: See `QueueDevice`.
+        link_seconds: What the link of their node costs for each byte, see `LinkCosts`; 0: nothing
+            that is known.
     """
 
     pool: str
@@ -28,6 +34,7 @@ class DeviceClass:
     memory_bytes: int
     is_guest: bool
     relative_speed: float
+    link_seconds: float
     devices: tuple[QueueDevice, ...]
 
 
@@ -39,12 +46,14 @@ class ClassSpeeds:
         speeds: Each class's speed; 0: the job may not use it.
         is_own: Whether a class is of the job's own pool, and not lent to it.
         communication: See `set_rate`, of speeds instead of rates.
+        links: The same of measured links, for what the job reduces.
         best_rate: Of the fastest, in the job's units per second; 0: it can run nowhere.
     """
 
     speeds: tuple[float, ...]
     is_own: tuple[bool, ...]
     communication: tuple[float, ...]
+    links: tuple[float, ...]
     best_rate: float
 
 
@@ -55,17 +64,27 @@ class ClassTable:
         devices: All of the cluster.
         pools: Name to pool.
         by_node: Whether a job asks for a node by name.
+        links: What is known of the nodes' links.
     """
 
     def __init__(
-        self, devices: Sequence[QueueDevice], pools: Mapping[str, DevicePool], *, by_node: bool
+        self,
+        devices: Sequence[QueueDevice],
+        pools: Mapping[str, DevicePool],
+        *,
+        by_node: bool,
+        links: LinkCosts = LinkCosts({}),  # noqa: B008 - it cannot be changed
     ) -> None:
-        groups: dict[tuple[str, str, str, int, bool, float], list[QueueDevice]] = {}
-        for each in devices:
-            if each.condition == "ready":
-                node = each.node if by_node else ""
-                key = (each.pool, each.kind, node, each.memory_bytes, each.is_guest)
-                groups.setdefault((*key, each.relative_speed), []).append(each)
+        self.links = links
+        groups: dict[tuple[float, str, str, str, int, bool, float], list[QueueDevice]] = {}
+        ready = [each for each in devices if each.condition == "ready"]
+        on_node = Counter(each.node for each in ready)
+        for each in ready:
+            link = links.of(each.node)
+            is_several = link > 0 and on_node[each.node] > 1  # they need no link among themselves
+            node = each.node if by_node or is_several else ""
+            key = (link, each.pool, each.kind, node, each.memory_bytes, each.is_guest)
+            groups.setdefault((*key, each.relative_speed), []).append(each)
         self.classes = tuple(
             DeviceClass(
                 pool=pool,
@@ -74,14 +93,19 @@ class ClassTable:
                 memory_bytes=memory,
                 is_guest=is_guest,
                 relative_speed=speed,
+                link_seconds=link,
                 devices=tuple(found),
             )
-            for (pool, kind, node, memory, is_guest, speed), found in groups.items()
+            # Of what else is equal the first is taken: the better link.
+            for (link, pool, kind, node, memory, is_guest, speed), found in sorted(
+                groups.items(), key=lambda group: group[0][0]
+            )
         )
         self.class_of = {
             each.device: index for index, group in enumerate(self.classes) for each in group.devices
         }
         self.kinds = tuple(group.kind for group in self.classes)
+        self.nodes = tuple(group.node for group in self.classes)
         self.total_speed = sum(len(g.devices) * g.relative_speed for g in self.classes)
         self._pools = pools
         self._speeds: dict[str, tuple[JobRequest, ClassSpeeds]] = {}
@@ -107,6 +131,7 @@ class ClassTable:
             tuple(
                 request.communication_seconds.get(group.kind, 0.0) * best for group in self.classes
             ),
+            tuple(request.bytes_per_unit * group.link_seconds * best for group in self.classes),
             best,
         )
 
@@ -151,12 +176,14 @@ class JobShare:
         current: Devices that it has now, of each class.
         given: Devices that this plan gives it, of each class.
         count: Sum of these.
+        node: The one that all of them are in; empty: they are in several, or none is given.
+        link: Of the slowest of their nodes; it counts if they are in several.
         rate: What it does with them, relative to one device of the fastest kind.
     """
 
     __slots__ = (
-        "communication", "count", "current", "given", "job", "kinds", "rate", "remaining_seconds",
-        "speeds", "total", "urgency",
+        "communication", "count", "current", "given", "job", "kinds", "link", "node", "nodes",
+        "rate", "remaining_seconds", "speeds", "total", "urgency",
     )  # fmt: skip
 
     def __init__(
@@ -175,6 +202,9 @@ class JobShare:
         self.count = 0
         self.total = 0.0
         self.communication = 0.0
+        self.node = ""
+        self.nodes = table.nodes
+        self.link = 0.0
         self.kinds: set[str] = set()
         self.rate = 0.0
 
@@ -183,7 +213,20 @@ class JobShare:
         total = self.total + self.speeds.speeds[index]
         slowest = max(self.communication, self.speeds.communication[index])
         is_mixed = len(self.kinds) > 1 or (self.count > 0 and kind not in self.kinds)
-        return rate_of(total, slowest, self.count + 1, is_mixed=is_mixed)
+        return rate_of(
+            total,
+            slowest,
+            self.count + 1,
+            is_mixed=is_mixed,
+            link_seconds=self.link_with(index),
+            hidden_ratio=self.job.request.hidden_ratio,
+        )
+
+    def link_with(self, index: int) -> float:
+        """What the slowest link costs that it uses with a device of a class more."""
+        if not self.count or (self.node and self.node == self.nodes[index]):
+            return 0.0
+        return max(self.link, self.speeds.links[index])
 
     def rate_of_counts(self, given: Sequence[int], kinds: Sequence[str]) -> float:
         """Its rate with so many devices of each class alone."""
@@ -203,7 +246,20 @@ class JobShare:
     ) -> float:
         slowest = max(self.speeds.communication[index] for index in classes)
         is_mixed = len({kinds[index] for index in classes}) > 1
-        return rate_of(total, slowest, number, is_mixed=is_mixed)
+        is_within = self._node_of(classes) or number == 1
+        return rate_of(
+            total,
+            slowest,
+            number,
+            is_mixed=is_mixed,
+            link_seconds=0.0 if is_within else max(self.speeds.links[i] for i in classes),
+            hidden_ratio=self.job.request.hidden_ratio,
+        )
+
+    def _node_of(self, classes: Iterable[int]) -> str:
+        """The one node of all of them; empty: there are several, or it is not told."""
+        nodes = {self.nodes[index] for index in classes}
+        return nodes.pop() if len(nodes) == 1 else ""
 
     def swap(self, here: int, there: int) -> None:
         """Take a device of one class instead of one of another; nothing is given to it later."""
@@ -217,12 +273,17 @@ class JobShare:
         self.count = len(chosen)
         self.total = sum(self.speeds.speeds[i] for i in chosen)
         self.communication = max((self.speeds.communication[i] for i in chosen), default=0.0)
+        self.link = max((self.speeds.links[i] for i in chosen), default=0.0)
+        self.node = self._node_of(chosen)
         self.kinds = {kinds[i] for i in chosen}
         self.rate = self.rate_of_counts(self.given, kinds)
 
     def give(self, index: int, kind: str) -> None:
         """Give it a device of a class."""
         self.rate = self.rate_with(index, kind)
+        if not self.count or self.node != self.nodes[index]:
+            self.node = "" if self.count else self.nodes[index]
+        self.link = max(self.link, self.speeds.links[index])
         self.total += self.speeds.speeds[index]
         self.communication = max(self.communication, self.speeds.communication[index])
         self.kinds.add(kind)

@@ -38,6 +38,10 @@ class JobRequest:
             for this model. Where a kind is missing its relative speed is taken.
         communication_seconds: Kind of device to what a unit of work costs more for each doubling
             of the number of devices; of links as slow as those of that kind. Missing: 0.
+        bytes_per_unit: What a unit of work reduces between the devices, bytes; 0: not known. What
+            that costs follows from the links that were measured.
+        hidden_ratio: So much of its computation has reductions beside it, 0 to 1, as far as it
+            has shown.
         time_limit_seconds: It is ended after so long with devices; inf: never.
         idle_limit_seconds: It is ended when its devices have done nothing for so long.
         deadline_seconds: When it should have ended, on the queue's clock; inf: none.
@@ -58,6 +62,8 @@ class JobRequest:
     work: float = math.nan
     rates: Mapping[str, float] = field(default_factory=dict)
     communication_seconds: Mapping[str, float] = field(default_factory=dict)
+    bytes_per_unit: float = 0.0
+    hidden_ratio: float = 0.0
     time_limit_seconds: float = math.inf
     idle_limit_seconds: float = math.inf
     deadline_seconds: float = math.inf
@@ -81,6 +87,8 @@ class JobRequest:
             "communication_seconds must be of at least 0": all(
                 0 <= c < math.inf for c in self.communication_seconds.values()
             ),
+            "bytes_per_unit must be of at least 0": 0 <= self.bytes_per_unit < math.inf,
+            "hidden_ratio must be of 0 to 1": 0 <= self.hidden_ratio <= 1,
             "time_limit_seconds must be above 0": self.time_limit_seconds > 0,
             "idle_limit_seconds must be above 0": self.idle_limit_seconds > 0,
             "retries must be at least 0": self.retries >= 0,

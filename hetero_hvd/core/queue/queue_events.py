@@ -38,11 +38,30 @@ class JobMeasured:
     Attributes:
         work: All of it, in its own unit; NaN: not known.
         rates: See `JobRequest`, in that unit.
+        bytes_per_unit: See `JobRequest`.
+        hidden_ratio: See `JobRequest`.
     """
 
     job: str
     work: float
     rates: Mapping[str, float]
+    bytes_per_unit: float = 0.0
+    hidden_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinksMeasured:
+    """The reductions of a job have shown how fast the links of its nodes are; see `LinkBook.note`.
+
+    Attributes:
+        nodes: Names of the nodes.
+        seconds_per_byte: Inverse of the bus bandwidth.
+        num_bytes: Of a step's gradients.
+    """
+
+    nodes: tuple[str, ...]
+    seconds_per_byte: float
+    num_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +156,7 @@ QueueEvent = (
     JobSubmitted
     | JobProgressed
     | JobMeasured
+    | LinksMeasured
     | JobIdled
     | JobFinished
     | JobFailed

@@ -12,6 +12,7 @@ from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
 from hetero_hvd.core.queue.fair_share import FairShare, ShareFacts
 from hetero_hvd.core.queue.healing import CAUSE_IN_WORDS, FailureCause, retry_after_seconds
 from hetero_hvd.core.queue.jobs import QueuedJob
+from hetero_hvd.core.queue.links.link_book import LinkBook, MeasuredSet
 from hetero_hvd.core.queue.queue_events import (
     DeviceAdded,
     DeviceChanged,
@@ -25,6 +26,7 @@ from hetero_hvd.core.queue.queue_events import (
     JobProgressed,
     JobReleased,
     JobSubmitted,
+    LinksMeasured,
     PoolsChanged,
     QueueDecision,
     QueueEvent,
@@ -41,11 +43,13 @@ class QueueFacts:
         clock_seconds: Its time.
         num_submitted: Jobs so far.
         fair_share: What users have had.
+        links: What was measured of links.
     """
 
     clock_seconds: float
     num_submitted: int
     fair_share: ShareFacts
+    links: tuple[MeasuredSet, ...] = ()
 
 
 class QueueState:
@@ -76,6 +80,7 @@ class QueueState:
         self.ended: dict[str, QueuedJob] = {}
         self.fair_share = FairShare(self.settings.half_life_seconds)
         self.clock_seconds = -math.inf
+        self._links = LinkBook()
         self._num_submitted = 0
         self._followers: dict[str, list[str]] = {}
         self._table: ClassTable | None = None
@@ -83,6 +88,7 @@ class QueueState:
             JobSubmitted: self._submitted,
             JobProgressed: self._progressed,
             JobMeasured: self._measured,
+            LinksMeasured: self._links_measured,
             JobIdled: self._idled,
             JobFinished: self._finished,
             JobFailed: self._failed,
@@ -98,7 +104,9 @@ class QueueState:
     @property
     def facts(self) -> QueueFacts:
         """All of it but the jobs, for the disk."""
-        return QueueFacts(self.clock_seconds, self._num_submitted, self.fair_share.facts)
+        return QueueFacts(
+            self.clock_seconds, self._num_submitted, self.fair_share.facts, self._links.facts
+        )
 
     def put_back(self, facts: QueueFacts, jobs: Iterable[QueuedJob]) -> None:
         """Go on from there: it decides as the state that was kept would have.
@@ -110,6 +118,7 @@ class QueueState:
         self.clock_seconds = facts.clock_seconds
         self._num_submitted = facts.num_submitted
         self.fair_share.put_back(facts.fair_share)
+        self._links = LinkBook(facts.links)
         for job in jobs:
             (self.ended if job.phase == "ended" else self.jobs)[job.request.job] = job
         for name, job in self.jobs.items():
@@ -129,7 +138,10 @@ class QueueState:
             by_node = any(
                 need.what == "node" for job in self.jobs.values() for need in job.request.needs
             )
-            self._table = ClassTable(tuple(self.devices.values()), self.pools, by_node=by_node)
+            links = self._links.costs(self.clock_seconds)
+            self._table = ClassTable(
+                tuple(self.devices.values()), self.pools, by_node=by_node, links=links
+            )
         return self._table
 
     def handle(self, event: QueueEvent, now_seconds: float) -> None:
@@ -161,12 +173,17 @@ class QueueState:
                     user = job.request.user
                     speeds[user] = speeds.get(user, 0.0) + speed
             self.fair_share.charge(speeds, seconds, now)
-            self.clock_seconds = now
+            self._reach(now)
         return now
+
+    def _reach(self, now_seconds: float) -> None:
+        self.clock_seconds = now_seconds
+        if self._table is not None and now_seconds >= self._table.links.until_seconds:
+            self._table = None
 
     def pass_over(self, now_seconds: float) -> None:
         """Time has passed in which nothing ran, whoever has devices: nobody is charged for it."""
-        self.clock_seconds = max(now_seconds, self.clock_seconds)
+        self._reach(max(now_seconds, self.clock_seconds))
 
     def apply(self, decisions: Iterable[QueueDecision]) -> None:
         """Take note that decisions are carried out, at the state's time."""
@@ -259,7 +276,18 @@ class QueueState:
 
     def _measured(self, event: JobMeasured) -> None:
         job = self.job(event.job)
-        job.request = replace(job.request, work=event.work, rates=event.rates)
+        job.request = replace(
+            job.request,
+            work=event.work,
+            rates=event.rates,
+            bytes_per_unit=event.bytes_per_unit,
+            hidden_ratio=event.hidden_ratio,
+        )
+
+    def _links_measured(self, event: LinksMeasured) -> None:
+        args = event.nodes, event.seconds_per_byte, event.num_bytes
+        if self._links.note(*args, self.clock_seconds):
+            self._table = None
 
     def _idled(self, event: JobIdled) -> None:
         self.job(event.job).idle_seconds = event.idle_seconds

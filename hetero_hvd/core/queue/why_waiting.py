@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
+from hetero_hvd.core.queue.device_classes import JobShare
 from hetero_hvd.core.queue.devices import DeviceCondition
 from hetero_hvd.core.queue.jobs import QueuedJob
 from hetero_hvd.core.queue.queue_plan import in_words, remaining_seconds
 from hetero_hvd.core.queue.queue_state import QueueState
-from hetero_hvd.core.queue.set_rate import balanced_rate
 
 
 def holders_of(state: QueueState) -> dict[str, QueuedJob]:
@@ -41,7 +41,8 @@ def why(
     if job.devices:
         left = ending_in_seconds(state, job)
         until = f"; about {in_words(left)} left" if math.isfinite(left) else ""
-        return f"{name} runs on {_counted(len(job.devices))}: {', '.join(job.devices)}{until}"
+        has = f"{_counted(len(job.devices))}: {', '.join(job.devices)}"
+        return f"{name} runs on {has}{until}{_left_out(state, job, holders)}"
     if job.is_held:
         return f"{name} is held: `hetero-hvd queue release {name}` lets it start"
     blocking = state.blocked_by(job)
@@ -59,11 +60,33 @@ def ending_in_seconds(state: QueueState, job: QueuedJob) -> float:
     """When a running job will have ended, at the predicted rate of its devices; inf: not known."""
     limit = job.request.time_limit_seconds - job.lease_seconds
     speeds = state.table.speeds_for(job.request)
-    indices = [i for i in map(state.table.class_of.get, job.devices) if i is not None]
-    rate = balanced_rate((speeds.speeds[i], speeds.communication[i]) for i in indices)
+    share = JobShare(job, state.table, 0.0, 0.0)
+    rate = share.rate_of_counts(share.current, state.table.kinds)
     if math.isnan(job.remaining_work) or not rate:
         return limit
     return min(limit, remaining_seconds(job, speeds.best_rate, math.inf) / rate)
+
+
+def _left_out(state: QueueState, job: QueuedJob, holders: Mapping[str, QueuedJob] | None) -> str:
+    """The nodes with idle devices that it is not given, as their links are too slow for it."""
+    table = state.table
+    share = JobShare(job, table, 0.0, 0.0)
+    if len(job.devices) >= job.request.most_devices or not any(share.speeds.links):
+        return ""
+    for index, number in enumerate(share.current):
+        for _ in range(number):
+            share.give(index, table.kinds[index])
+    held = holders_of(state) if holders is None else holders
+    nodes = {
+        each.node
+        for index, group in enumerate(table.classes)
+        if share.speeds.speeds[index] and share.speeds.links[index]
+        if share.rate_with(index, group.kind) <= share.rate
+        for each in group.devices
+        if each.device not in held
+    }
+    names = ", ".join(sorted(nodes))
+    return f"; left out, as the link is too slow for it: {names}" if nodes else ""
 
 
 def _shortage(

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from hetero_hvd.core.step_table import Observed, StepTable
+from hetero_hvd.core.view.reduction_meter import ReductionFacts, ReductionMeter
 from hetero_hvd.messages import GuardReported, Logged
 
 
@@ -29,6 +30,7 @@ class ProgressFacts(msgspec.Struct, frozen=True, kw_only=True):
         samples_done: That the training has used so far; 0: nothing is known.
         samples_left: Until the last epoch is done; None: not known.
         rates: Node to samples per second of a worker's own time there.
+        reductions: What they take; None: not measured, or there is one worker.
         failing: Node to what its guard says of it.
         idle_seconds: For so long the devices of a command have done nothing; None: of a training.
     """
@@ -36,6 +38,7 @@ class ProgressFacts(msgspec.Struct, frozen=True, kw_only=True):
     samples_done: float = 0.0
     samples_left: float | None = None
     rates: dict[str, float] = {}
+    reductions: ReductionFacts | None = None
     failing: dict[str, FailingNode] = {}
     idle_seconds: float | None = None
 
@@ -49,9 +52,11 @@ class JobProgress:
         self._last_step = -1
         self._rates: dict[str, float] = {}
         self._failing: dict[str, FailingNode] = {}
+        self._reductions = ReductionMeter()
 
     def observe(self, _at_unix_seconds: float, event: Observed) -> None:
         """An event of the bus."""
+        self._reductions.observe(event)
         match event:
             case StepTable():
                 self._timed(event)
@@ -91,5 +96,6 @@ class JobProgress:
             samples_done=float(self._step * self._samples_per_step),
             samples_left=max(0.0, float(left)) if is_known else None,
             rates=dict(self._rates),
+            reductions=self._reductions.facts,
             failing=dict(self._failing),
         )

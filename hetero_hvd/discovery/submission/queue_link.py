@@ -90,13 +90,18 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that the queue gives to jobs; `job` is null where nobody has it."""
+    """A device that the queue gives to jobs; `job` is null where nobody has it.
+
+    `link_bytes_per_second` is the bus bandwidth of its node's link as jobs have measured it; null:
+    not measured.
+    """
 
     device: str
     pool: str
     kind: str
     condition: str
     job: int | None
+    link_bytes_per_second: float | None = None
 
 
 class QueueListing(msgspec.Struct, frozen=True, kw_only=True):

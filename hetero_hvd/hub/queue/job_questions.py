@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from hetero_hvd.core.queue.set_rate import RING
 from hetero_hvd.core.view.job_progress import ProgressFacts
 from hetero_hvd.security.local_sockets import peer_of, short_path
 
@@ -61,6 +62,15 @@ def _can_be(facts: ProgressFacts) -> bool:
     """Whether a training may have told this; its user can have anything said."""
     left = facts.samples_left
     amounts = (facts.samples_done, 0.0 if left is None else left)
-    return all(0 <= each <= MOST for each in amounts) and all(
-        LEAST_RATE <= rate <= MOST for rate in facts.rates.values()
-    )
+    are_rates = all(LEAST_RATE <= rate <= MOST for rate in facts.rates.values())
+    return all(0 <= each <= MOST for each in amounts) and are_rates and _can_reduce(facts)
+
+
+def _can_reduce(facts: ProgressFacts) -> bool:
+    told = facts.reductions
+    if told is None:
+        return True
+    are_amounts = 1 <= told.num_samples <= MOST and 1 <= told.num_bytes <= MOST
+    are_times = all(LEAST_RATE <= each <= MOST for each in (told.seconds, told.busy_seconds))
+    is_part = 0 <= told.exposed_seconds <= told.seconds
+    return are_amounts and are_times and is_part and 0 < len(told.nodes) < len(RING)

@@ -23,8 +23,6 @@ from hetero_hvd.core.queue.queue_events import (
     JobFailed,
     JobFinished,
     JobIdled,
-    JobMeasured,
-    JobProgressed,
     JobSubmitted,
     QueueDecision,
     QueueEvent,
@@ -37,6 +35,7 @@ from hetero_hvd.errors import ConfigError, UserError
 from hetero_hvd.exit_codes import EXIT_KILLED, EXIT_NO_PLACE, EXIT_TERMINATED, EXIT_TRY_AGAIN
 from hetero_hvd.hub.queue.devices.failing_devices import FailingDevices
 from hetero_hvd.hub.queue.job_files import JobFiles
+from hetero_hvd.hub.queue.job_news import news_of
 from hetero_hvd.hub.queue.job_process import OF_THIS_PROCESS, JobProcess, JobUser, Standing
 from hetero_hvd.hub.queue.queue_cluster import QueueCluster
 from hetero_hvd.hub.queue.queue_metrics import QueueMetrics
@@ -48,8 +47,6 @@ PLAN_SECONDS = 5.0
 """Between two plans without news: limits pass, and back-offs."""
 
 CLUSTER_SECONDS = 1.0
-NOISE_RATIO = 0.1
-"""A rate that differs by less from what is known is not worth a new plan."""
 
 MAX_ENDED = 1000
 """Jobs of a user that have ended and are still known, with their folders."""
@@ -270,16 +267,8 @@ class JobQueue:
             self.state.handle(JobIdled(name, facts.idle_seconds), self.now())
         if job is None or not facts.samples_done:
             return
-        now, request = self.now(), job.request
-        rates = dict(request.rates)
-        for kind, rate in self._cluster.by_kind(facts.rates).items():
-            if abs(rates.get(kind, 0.0) / rate - 1.0) > NOISE_RATIO:
-                rates[kind] = rate
-        left = facts.samples_left
-        work = math.nan if left is None else facts.samples_done + left
-        self.state.handle(JobProgressed(name, facts.samples_done), now)
-        if rates != request.rates or str(work) != str(request.work):  # NaN is unlike itself
-            self.state.handle(JobMeasured(name, work, rates), now)
+        for event in news_of(job, facts, self._cluster):
+            self.state.handle(event, self.now())
 
     def _ails(self, name: str, device: str, told: FailingNode) -> None:
         """The guard of a job wants to be rid of a device: it leaves the pool with the next look."""

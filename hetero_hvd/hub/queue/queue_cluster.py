@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from statistics import fmean
@@ -139,6 +139,19 @@ class QueueCluster:
             if name in known and 0 < rate < math.inf:
                 found.setdefault(self._devices[known[name]].kind, []).append(rate)
         return {kind: fmean(each) for kind, each in found.items()}
+
+    def nodes_of(self, entries: Sequence[str], devices: Collection[str]) -> tuple[str, ...]:
+        """The nodes of a job's workers; empty: it does not have exactly these devices now.
+
+        Args:
+            entries: Names in its nodes.yaml, one for each worker.
+            devices: Those that it is to have.
+        """
+        known = self.device_of_entry
+        found = {known.get(entry, "") for entry in entries}
+        if found != set(devices) or len(entries) != len(found):
+            return ()
+        return tuple(sorted({self._devices[device].node for device in found}))
 
     def nodes_file(self, devices: Iterable[str], environment: Mapping[str, str]) -> bytes:
         """A nodes.yaml with these devices alone, an entry each, so that any of them can leave.

@@ -222,6 +222,7 @@ class QueueOrders:
                     pool=each.pool,
                     kind=each.kind,
                     condition=each.condition,
+                    link_bytes_per_second=state.table.links.bytes_per_second(each.node),
                     job=int(holders[each.device].request.job) if each.device in holders else None,
                 )
                 for each in state.devices.values()

@@ -25,6 +25,7 @@ from hetero_hvd.core.queue.queue_events import (
     JobProgressed,
     JobReleased,
     JobSubmitted,
+    LinksMeasured,
 )
 from hetero_hvd.core.queue.queue_plan import decide, plan
 from hetero_hvd.core.queue.queue_settings import QueueSettings
@@ -133,7 +134,10 @@ class QueueMachine(RuleBasedStateMachine):
             "release": lambda: JobReleased(name),
             "move": lambda: JobMoved(name, pool, data.draw(st.sampled_from(PRIORITIES))),
             "measure": lambda: JobMeasured(
-                name, data.draw(st.sampled_from([math.nan, 500.0])), {"a100": 7.0, "t4": 3.0}
+                name,
+                data.draw(st.sampled_from([math.nan, 500.0])),
+                {"a100": 7.0, "t4": 3.0},
+                *data.draw(st.sampled_from([(0.0, 0.0), (1e6, 0.0), (1e9, 0.5)])),
             ),
             "idle": lambda: JobIdled(name, data.draw(st.sampled_from([0.0, 600.0, 2000.0]))),
         }
@@ -146,6 +150,15 @@ class QueueMachine(RuleBasedStateMachine):
         guest = condition == "failing" and number == 5
         event = DeviceChanged(f"d{number}", "guest_busy" if guest else condition)
         self.state.handle(event, self.now)
+        self.decide()
+
+    @rule(
+        nodes=st.sets(st.sampled_from(["n0", "n1", "n2"]), min_size=1),
+        seconds_per_byte=st.sampled_from([1e-11, 1e-9, 1e-7]),
+    )
+    def measure_links(self, nodes, seconds_per_byte):
+        """A job's reductions tell of the links of its nodes."""
+        self.state.handle(LinksMeasured(tuple(nodes), seconds_per_byte, 1e9), self.now)
         self.decide()
 
     @rule(seconds=st.sampled_from([-1e6, -30.0, 0.0, 1.0, 60.0, 900.0, 4000.0, 1e6]))

@@ -250,10 +250,33 @@ def answer(done):
     return json.dumps({"done": done}).encode() + b"\n"
 
 
+REDUCED = {
+    "nodes": ["alpha"],
+    "seconds": 1,
+    "exposed_seconds": 1,
+    "busy_seconds": 1,
+    "num_bytes": 1e9,
+    "num_samples": 1,
+}
+
+
+def reduces(**unlike):
+    """An answer with reductions that cannot be."""
+    told = {"samples_done": 1, "reductions": REDUCED | unlike}
+    return answer(json.dumps(told))
+
+
 ANSWERS = {
     "less than nothing": answer('{"samples_done": -10, "samples_left": 5}'),
     "more than there is": answer('{"samples_done": 1e300}'),
     "a speed beyond all": answer('{"samples_done": 1, "rates": {"alpha": 1e-300}}'),
+    "no bytes": reduces(num_bytes=0),
+    "no samples": reduces(num_samples=0),
+    "a reduction of no time": reduces(seconds=0, exposed_seconds=0),
+    "no computation": reduces(busy_seconds=0),
+    "more exposed than there is": reduces(exposed_seconds=2),
+    "no worker": reduces(nodes=[]),
+    "more workers than there are": reduces(nodes=["alpha"] * 5000),
     "no number": answer('{"samples_done": NaN}'),
     "no line": b"x" * 4096,
     "nothing": b"",
@@ -292,6 +315,13 @@ def test_what_no_training_tells_is_not_believed(tmp_path, content):
     assert progress_of(tmp_path, OWN) is None
     driver.close()
     assert driver.asked
+
+
+def test_what_a_training_may_tell_is_believed(tmp_path):
+    """The answers above differ from this one in one thing each."""
+    driver = Driver(tmp_path, reduces())
+    assert progress_of(tmp_path, OWN).reductions.num_bytes == 1e9
+    driver.close()
 
 
 def test_only_the_jobs_user_is_asked(tmp_path):

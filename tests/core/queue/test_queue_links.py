@@ -1,0 +1,169 @@
+"""Where jobs are placed by what is known of links: a node behind a slow one, listed first."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
+from hetero_hvd.core.queue.links.link_book import FIRST_PATIENCE_SECONDS
+from hetero_hvd.core.queue.queue_events import (
+    JobFinished,
+    JobMeasured,
+    JobProgressed,
+    JobSubmitted,
+    LinksMeasured,
+)
+from hetero_hvd.core.queue.queue_plan import decide
+from hetero_hvd.core.queue.queue_state import QueueState
+from hetero_hvd.core.queue.why_waiting import why
+from hetero_hvd.errors import UserError
+
+FAST, SLOW = 2.0**-33, 2.0**-24
+"""Seconds per byte: 8.6 GB/s and 17 MB/s."""
+
+MUCH = 2.0**27
+KNOWN = [("ab", FAST), ("abs", SLOW)]
+ALL_SLOW = [("ab", SLOW), ("as", SLOW), ("bs", SLOW)]
+HEAVY = {"bytes_per_unit": MUCH}
+"""At one unit of work per second, a second of computation and 8 s of the slow link."""
+
+TWO = {"min_devices": 2, "max_devices": 2}
+ONE = {"max_devices": 1}
+COMMAND = {"is_shrinkable": False, "max_devices": 1}
+
+# fmt: off
+PLACEMENTS = {
+    "unmeasured": ("s a b", [], TWO, "s a"),
+    "equal": ("s a b", [("abs", FAST)], TWO, "s a"),
+    "slow, and the job is not measured": ("s a b", KNOWN, TWO, "a b"),
+    "slow": ("s a b", KNOWN, TWO | HEAVY, "a b"),
+    "slow: no more is taken": ("s a b", KNOWN, HEAVY, "a b"),
+    "slow, but all of the job lies beside its computation":
+        ("s a b", KNOWN, HEAVY | {"bytes_per_unit": MUCH / 64, "hidden_ratio": 1.0}, "s a b"),
+    "slow, but the job is small": ("s a b", KNOWN, {"bytes_per_unit": 1.0}, "s a b"),
+    "slow, and the job needs all": ("s a b", KNOWN, {"min_devices": 3} | HEAVY, "s a b"),
+    "slow everywhere": ("s a b", ALL_SLOW, HEAVY, "s"),
+    "slow, with a faster device": ("s*1.5 a b", KNOWN, HEAVY, "a b"),
+    "slow, with a device that is faster than all others": ("s*3 a b", KNOWN, HEAVY, "s"),
+    "slow, with several devices, which need no link": ("s s s a b", KNOWN, HEAVY, "s s s"),
+    "fast, with several devices": ("s s a a b", KNOWN, HEAVY, "a a b"),
+    "slow: one device leaves good links to others": ("a s b", KNOWN, ONE | HEAVY, "s"),
+    "slow: so does a command": ("a s b", KNOWN, COMMAND, "s"),
+    "slow: a faster device counts for more": ("s a*1.5 b", KNOWN, ONE | HEAVY, "a"),
+    "slow, in the own pool: others are lent": ("s a@lab b@lab", KNOWN, HEAVY, "s"),
+}
+"""Nodes of the devices, `node*speed@pool`; what was measured; the job; nodes that it gets."""
+# fmt: on
+
+
+def cluster(words):
+    """Devices of these nodes."""
+    found = []
+    for number, word in enumerate(words.split()):
+        rest, _, pool = word.partition("@")
+        node, _, speed = rest.partition("*")
+        device = QueueDevice(
+            device=f"{node}:{number}",
+            kind=f"x{speed}",
+            node=node,
+            pool=pool or "default",
+            relative_speed=float(speed or 1) / 3,
+        )
+        found.append(device)
+    return found
+
+
+def rates_of(devices):
+    """Kind to units per second."""
+    return {each.kind: 3 * each.relative_speed for each in devices}
+
+
+@pytest.fixture(name="place")
+def placer(request_of):
+    """Make a queue that has measured links, and submit a job; with the name `job`."""
+
+    def make(words, history, fields):
+        devices = cluster(words)
+        state = QueueState(devices, [DevicePool(pool="lab")])
+        for nodes, seconds in history:
+            state.handle(LinksMeasured(tuple(nodes), seconds, MUCH), 0)
+        fields = {"max_devices": 3, "work": 1e5} | fields
+        state.handle(JobSubmitted(request_of("job", rates=rates_of(devices), **fields)), 0)
+        decide(state, 0)
+        return state
+
+    return make
+
+
+def nodes_of(state, job="job"):
+    """Nodes of a job's devices, sorted."""
+    return sorted(state.devices[name].node for name in state.jobs[job].devices)
+
+
+@pytest.mark.parametrize("case", PLACEMENTS.values(), ids=PLACEMENTS.keys())
+def test_where_a_job_is_placed(place, case):
+    """By what its devices, their links and its own reductions are known to be."""
+    words, history, fields, expected = case
+    state = place(words, history, fields)
+    assert nodes_of(state) == sorted(expected.split())
+    assert decide(state, 60) == []
+
+
+def test_a_job_that_measures_a_slow_link_leaves_it(place):
+    """And says why it has fewer than it may; a link that is mended is used again."""
+    state = place("s a b", [("ab", FAST)], {})
+    assert nodes_of(state) == ["a", "b", "s"]
+    job = state.jobs["job"]
+    state.handle(JobMeasured("job", 1e5, job.request.rates, MUCH), 60)
+    state.handle(LinksMeasured(("a", "b", "s"), SLOW, MUCH), 60)
+    (decision,) = decide(state, 60)
+    assert decision.kind == "shrink"
+    assert nodes_of(state) == ["a", "b"]
+    assert why(state, "job", 60).endswith("left out, as the link is too slow for it: s")
+    state.handle(JobProgressed("job", 100.0), 60 + FIRST_PATIENCE_SECONDS)
+    decide(state, 60 + FIRST_PATIENCE_SECONDS)  # by now it may have been mended
+    assert nodes_of(state) == ["a", "b", "s"]
+    state.handle(LinksMeasured(("a", "b", "s"), FAST, MUCH), 700)
+    decide(state, 700)
+    assert nodes_of(state) == ["a", "b", "s"]
+
+
+def test_a_job_that_began_on_a_slow_link_moves_to_a_good_one(place):
+    """Either of its nodes may be to blame: one is tried with another as soon as it is time."""
+    state = place("s a b", [], TWO)
+    assert nodes_of(state) == ["a", "s"]
+    state.handle(JobMeasured("job", 1e5, state.jobs["job"].request.rates, MUCH), 60)
+    state.handle(LinksMeasured(("a", "s"), SLOW, MUCH), 60)
+    assert decide(state, 60) == []
+    now = 60 + FIRST_PATIENCE_SECONDS / 2
+    assert [each.kind for each in decide(state, now)] == ["move"]
+    assert nodes_of(state) == ["a", "b"]
+    state.handle(LinksMeasured(("a", "b"), FAST, MUCH), now)
+    assert decide(state, now + FIRST_PATIENCE_SECONDS / 4) == []
+
+
+def test_two_jobs_share_the_links_by_who_needs_them(place, request_of):
+    """A job of one device goes where the link is slow, for one that reduces much."""
+    state = place("a s b", KNOWN, ONE | {"min_devices": 1})
+    assert nodes_of(state) == ["s"]
+    state.handle(JobFinished("job"), 10)
+    rates = state.ended["job"].request.rates
+    wide = request_of("wide", rates=rates, work=1e5, **TWO, **HEAVY)
+    single = request_of("single", rates=rates, work=1e4, max_devices=1)
+    state.handle(JobSubmitted(wide), 20)
+    state.handle(JobSubmitted(single), 20)
+    decide(state, 20)
+    assert (nodes_of(state, "wide"), nodes_of(state, "single")) == (["a", "b"], ["s"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"bytes_per_unit": -1.0}, "bytes_per_unit must"),
+        ({"hidden_ratio": 2.0}, "hidden_ratio must"),
+    ],
+)
+def test_what_cannot_be_is_refused(request_of, fields, words):
+    """In words."""
+    with pytest.raises(UserError, match=words):
+        request_of("job", **fields)
