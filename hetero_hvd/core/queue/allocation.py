@@ -243,12 +243,13 @@ class DeviceAllocation:
             if group.pool == groups[there].pool
             and (group.kind, group.link_seconds) != (groups[there].kind, groups[there].link_seconds)
         ]
+        gains: list[dict[tuple[int, int], float]] = [{} for _ in movable]
         exchanged = True
         while exchanged:
             exchanged = False
             for here, there in pairs:
-                gives = self._two_best(movable, here, there)
-                takes = self._two_best(movable, there, here)
+                gives = self._two_best(movable, gains, here, there)
+                takes = self._two_best(movable, gains, there, here) if gives else []
                 gain, first, second = max(
                     (
                         (gain + other, first, second)
@@ -261,26 +262,34 @@ class DeviceAllocation:
                 if gain > NO_GAIN:
                     movable[first].swap(here, there)
                     movable[second].swap(there, here)
+                    gains[first].clear()
+                    gains[second].clear()
                     exchanged = True
 
     def _two_best(
-        self, shares: Sequence[JobShare], here: int, there: int
+        self,
+        shares: Sequence[JobShare],
+        gains: Sequence[dict[tuple[int, int], float]],
+        here: int,
+        there: int,
     ) -> list[tuple[float, int]]:
         """What a device of another class instead of one serves jobs: gains and places in a list."""
         found = []
         for number, share in enumerate(shares):
             if share.given[here] and share.speeds.speeds[there]:
-                after = list(share.given)
-                after[here] -= 1
-                after[there] += 1
-                gain = self._value(share, after) - self._value(share, share.given)
-                found.append((share.urgency * gain, number))
+                if (here, there) not in gains[number]:
+                    after = list(share.given)
+                    after[here] -= 1
+                    after[there] += 1
+                    gain = self._value(share, after) - self._value(share, share.given)
+                    gains[number][here, there] = share.urgency * gain
+                found.append((gains[number][here, there], number))
         return heapq.nlargest(2, found)
 
     def _value(self, share: JobShare, given: Sequence[int]) -> float:
         """Mean rate over the time that a placement is taken to last."""
         rate = share.rate_of_counts(given, self._kinds)
-        kept = [min(pair) for pair in zip(given, share.current, strict=True)]
+        kept = list(map(min, given, share.current))
         if kept == given:
             return rate
         seconds = min(self._settings.horizon_seconds, share.remaining_seconds / rate)
@@ -392,7 +401,7 @@ class DeviceAllocation:
         if len(offers) < number:
             return []
         if share.job.request.most_devices == 1:  # it leaves the good links to who needs them
-            offers.reverse()
+            offers.sort(key=lambda offer: -self.table.classes[offer[1]].link_seconds)
         offers.sort(key=lambda offer: -offer[0])
         if any(share.speeds.links) and share.job.request.most_devices > 1:
             offers = self._best_linked(share, offers, is_lent=is_lent)
@@ -417,11 +426,7 @@ class DeviceAllocation:
         groups: list[tuple[str, float]] = [("", limit) for limit in sorted(set(links))]
         groups += [(node, max(links)) for node in sorted(set(nodes) - {""})]
         for node, limit in groups:
-            some = [
-                (speed, index)
-                for speed, index in offers
-                if links[index] <= limit and node in ("", nodes[index])
-            ]
+            some = [o for o in offers if links[o[1]] <= limit and node in ("", nodes[o[1]])]
             if len(some) < share.job.request.min_devices:
                 continue
             value = self._value_when_grown(share, some, most)

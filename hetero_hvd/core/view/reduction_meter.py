@@ -59,7 +59,7 @@ class ReductionMeter:
                 self._num_bytes = 0.0
             case CollectivesTimed() if event.rendezvous_id == self._rendezvous_id:
                 self._counted(event)
-            case StepTable() if event.is_whole and not event.is_first:
+            case StepTable() if not (event.is_first or event.joined.shares_vary):
                 self._timed(event)
 
     def _counted(self, event: CollectivesTimed) -> None:
@@ -71,9 +71,11 @@ class ReductionMeter:
 
     def _timed(self, table: StepTable) -> None:
         rows = [row for row in table.measured.values() if math.isfinite(row.comm_wait_seconds)]
-        if not rows or len(rows) < len(self._nodes):
+        if not rows or len(rows) < len(self._nodes) or not table.is_whole:
             return
         last = min(rows, key=lambda row: row.comm_wait_seconds)
+        if not math.isnan(last.staleness_steps):
+            return  # its reductions go on while others are behind
         exposed, busy = last.comm_wait_seconds, last.busy_seconds
         seconds = exposed + last.overlapped_comm_seconds
         if 0 < seconds < math.inf and 0 < busy < math.inf:

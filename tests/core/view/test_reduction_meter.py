@@ -20,7 +20,7 @@ from hetero_hvd.messages import (
 WORKERS = (WorkerId(node="alpha", slot=0), WorkerId(node="beta", slot=0))
 
 
-def joined(number, workers=WORKERS):
+def joined(number, workers=WORKERS, **more):
     """These workers have met."""
     return WorkersJoined(
         rendezvous_id=number,
@@ -29,10 +29,11 @@ def joined(number, workers=WORKERS):
         global_batch_size=64,
         capacities=(-1,) * len(workers),
         prefetch_steps=0,
+        **more,
     )
 
 
-def timed(number, step, *waits, hidden=0.25):
+def timed(number, step, *waits, hidden=0.25, staleness=math.nan):
     """Each worker computes for half a second and waits; a wait of None: not measured."""
     rows = tuple(
         StepTiming(
@@ -47,6 +48,7 @@ def timed(number, step, *waits, hidden=0.25):
             optimizer_seconds=0.0,
             step_seconds=2.0,
             overlapped_comm_seconds=hidden,
+            staleness_steps=staleness,
         )
         for wait in waits
     )
@@ -100,6 +102,8 @@ def test_it_is_what_the_last_worker_sees():
         pytest.param(whole(waits=(None, None)), id="waits that were not measured"),
         pytest.param(whole(waits=(0.5, None)), id="one that was not"),
         pytest.param(whole(hidden=math.nan), id="what is hidden was not measured"),
+        pytest.param(whole(staleness=1.0), id="steps that overtake each other"),
+        pytest.param([joined(1, shares_vary=True), *whole()[1:]], id="shares that vary"),
         pytest.param(whole(waits=(0.0, 0.0), hidden=0.0), id="nobody else"),
         pytest.param([*whole(), joined(2)], id="others have come"),
         pytest.param([*whole(), joined(2), reduced(1, 49, 9), reduced(1, 59, 9)], id="late news"),

@@ -33,7 +33,7 @@ FEWEST_NODES = 4
 """So many have to be measured until the others are taken to be as they are."""
 
 MAX_SETS = 500
-STEPS_PER_DOUBLING = 4
+STEPS_PER_DOUBLING = 2
 """Costs are rounded so that nodes with like links are of one class."""
 
 
