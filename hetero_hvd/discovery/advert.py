@@ -14,6 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from hetero_hvd.config.value_types import is_loopback
 from hetero_hvd.errors import DiscoveryError
 from hetero_hvd.messages import NODE_NAME
 
@@ -34,6 +35,13 @@ MAX_REMEMBERED = 4096
 
 OF_ANOTHER_KEY = "of another key"
 """Who has signed it holds another cluster's key, or none: nobody can tell the two apart."""
+
+REPLAYED = "replayed"
+"""It is not the newest of its machine, and somebody else than its agent has sent it."""
+
+SAID_AGAIN = "said again"
+"""The same of the agent itself, as zeroconf repeats what it says, or of a hub: both are heard at
+once where both are heard, and the one is later than the other."""
 
 MAX_FIGURES = 8
 MAX_SLOTS = 1024
@@ -84,6 +92,8 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True):
         nonce: Random, new in each advert.
         leaves: It says good-bye.
         exporter: How Prometheus may ask its agent; empty if it may not.
+        started_at_seconds: When the agent began to be this node, by the machine's clock since its
+            boot, which nobody sets; 0: an earlier version, which does not tell.
     """
 
     name: Annotated[str, msgspec.Meta(max_length=64)]
@@ -100,6 +110,7 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True):
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     leaves: bool = False
     exporter: Literal["", "http", "https"] = ""
+    started_at_seconds: float = 0.0
 
 
 _decoder = msgspec.msgpack.Decoder(Advert)
@@ -157,22 +168,24 @@ class Verifier:
         self._key = key
         self._newest: dict[str, float] = {}
 
-    def check(self, text: bytes, *, now_seconds: float) -> Advert | str:
+    def check(self, text: bytes, *, now_seconds: float, sender: str | None = "") -> Advert | str:
         """Check the raw TXT record of an advert.
 
         Args:
             text: As it came from the network.
             now_seconds: Seconds since 1970.
+            sender: Address that it came from; None: a hub has handed it on.
 
         Returns:
-            The advert if it is genuine and new, else why it is ignored; that is counted.
+            The advert if it is genuine and new, else why it is ignored; that is counted, unless
+            a hub or the agent itself has only said it again.
         """
-        verdict = self._check(text, now_seconds)
-        if isinstance(verdict, str):
+        verdict = self._check(text, now_seconds, sender)
+        if isinstance(verdict, str) and verdict != SAID_AGAIN:
             self.ignored[verdict] += 1
         return verdict
 
-    def _check(self, text: bytes, now_seconds: float) -> Advert | str:
+    def _check(self, text: bytes, now_seconds: float, sender: str | None) -> Advert | str:
         blob = text_blob(text)
         if blob is None:
             return "malformed"
@@ -185,18 +198,26 @@ class Verifier:
             return "of another version"  # who holds the key means well
         if not _is_sound(advert):
             return "unsound"
-        return self._judge_time(advert, now_seconds) or advert
+        verdict = self._judge_time(advert, now_seconds)
+        if verdict == REPLAYED and (sender is None or _is_of(advert, sender)):
+            return SAID_AGAIN
+        return verdict or advert
 
     def _judge_time(self, advert: Advert, now_seconds: float) -> str | None:
         age_seconds = now_seconds - advert.issued_at_seconds
         if not -MAX_SKEW_SECONDS <= age_seconds <= LIFETIME_SECONDS:
             return "stale"
         if advert.issued_at_seconds <= self._newest.get(advert.machine, 0.0):
-            return "replayed"
+            return REPLAYED
         self._newest[advert.machine] = advert.issued_at_seconds
         while len(self._newest) > MAX_REMEMBERED:
             del self._newest[min(self._newest, key=self._newest.__getitem__)]
         return None
+
+
+def _is_of(advert: Advert, sender: str) -> bool:
+    """Whether an address is of its agent, or of this machine, on which zeroconf is heard, too."""
+    return sender in advert.addresses or is_loopback(sender)
 
 
 def _is_sound(advert: Advert) -> bool:

@@ -8,7 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_SKEW_SECONDS, Advert, Verifier
+from hetero_hvd.discovery.advert import (
+    LIFETIME_SECONDS,
+    MAX_SKEW_SECONDS,
+    REPLAYED,
+    SAID_AGAIN,
+    Advert,
+    Verifier,
+)
 from hetero_hvd.discovery.listener import AdvertListener, ListenPortError
 from hetero_hvd.errors import job_error
 
@@ -106,21 +113,23 @@ class AdvertReceiver:
         self._asked_at_seconds = time.monotonic()
         self._listener.ask()
 
-    def take(self, more: Iterable[tuple[str, bytes]] = ()) -> Iterator[HeardAdvert]:
+    def take(self, handed_on: Iterable[tuple[str, bytes]] = ()) -> Iterator[HeardAdvert]:
         """Check what came since the last tick, one after the other; what is too much was dropped.
 
         Args:
-            more: What came in another way: sender and raw TXT record of each.
+            handed_on: What a hub has told: which one, and the raw TXT record, of each.
         """
         now_seconds = time.monotonic()
         if now_seconds - self._asked_at_seconds >= ASK_SECONDS:
             self.ask()
-        for sender, text in (*self._listener.take(), *more):
-            verdict = self._verifier.check(text, now_seconds=time.time())
+        heard = [(sender, sender, text) for sender, text in self._listener.take()]
+        told = [(None, whom, text) for whom, text in handed_on]
+        for sender, whom, text in (*heard, *told):
+            verdict = self._verifier.check(text, now_seconds=time.time(), sender=sender)
             if isinstance(verdict, Advert):
-                yield HeardAdvert(sender, text, verdict)
-            elif verdict != "replayed":  # zeroconf itself repeats what it says
-                self.complain(sender, verdict)
+                yield HeardAdvert(whom, text, verdict)
+            elif verdict not in {REPLAYED, SAID_AGAIN}:
+                self.complain(whom, verdict)
 
     def complain(self, sender: str, why: str) -> None:
         """Tell that an advert is not used, people once for each reason, the log now and then."""

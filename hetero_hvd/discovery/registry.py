@@ -18,11 +18,53 @@ MAX_FORMER = 16
 
 
 @dataclass(frozen=True)
-class _Sighting:
+class CountingAgent:
+    """Of the agents with one identity, the one that was started last.
+
+    They are on one machine, or one is on a copy of it that runs.
+
+    Attributes:
+        advert: Its newest.
+        former: Instances of those that counted before it, the last ones.
+    """
+
     advert: Advert
+    former: tuple[bytes, ...] = ()
+
+    def after(self, advert: Advert) -> CountingAgent | None:
+        """Which one counts once an advert came; None: still this one, of which that is not.
+
+        Agents tell when they were started. Where one does not, as it is of an earlier version, or
+        both say the same, the one that is heard of first later counts as started later; and so does
+        one of a machine that was booted since. A good-bye is that of its own agent only: it lets
+        any other one count.
+
+        Args:
+            advert: Genuine and new, of the identity.
+        """
+        if advert.instance == self.advert.instance:
+            return replace(self, advert=advert)
+        if advert.leaves or not (self.advert.leaves or self._is_before(advert)):
+            return None
+        former = (*self.former, self.advert.instance)[-MAX_FORMER:]
+        return CountingAgent(advert, former)
+
+    def _is_before(self, advert: Advert) -> bool:
+        one, other = self.advert.started_at_seconds, advert.started_at_seconds
+        if self.advert.machine == advert.machine and one and other and one != other:
+            return one < other
+        return advert.instance not in self.former
+
+
+@dataclass(frozen=True)
+class _Sighting:
+    agent: CountingAgent
     seen_at_seconds: float
     counts_from_seconds: float
-    former: tuple[bytes, ...] = ()
+
+    @property
+    def advert(self) -> Advert:
+        return self.agent.advert
 
 
 class NodeRegistry:
@@ -30,8 +72,8 @@ class NodeRegistry:
 
     A machine is one node, whatever names it used: its newest advert counts. Of two machines with
     one name, or with a GPU in common (a container and its host), the first stays; but one that has
-    both name and address of another is that other, booted anew. Of two agents with one identity,
-    on one machine or on a copy of it that runs, the one that was started last stays.
+    both name and address of another is that other, booted anew. Of two agents with one identity
+    see `CountingAgent`.
 
     Attributes:
         conflicts: Adverts not used because somebody else has their name, GPU or identity.
@@ -52,36 +94,34 @@ class NodeRegistry:
             Why it is not used, if it is in conflict with another one.
         """
         earlier = self._sightings.get(advert.machine) or self._before_boot(advert)
-        if earlier is not None and advert.instance in earlier.former:
-            self.conflicts += 1
-            return f"another agent has the identity of the machine of {advert.name}"
-        if advert.leaves:
-            if earlier is not None and earlier.advert.instance == advert.instance:
-                del self._sightings[earlier.advert.machine]
+        agent = CountingAgent(advert) if earlier is None else earlier.agent.after(advert)
+        if advert.leaves and (earlier is None or agent is None):
             return None
+        if agent is None:
+            self.conflicts += 1
+            return in_conflict(advert)
         for machine, other in self._sightings.items():
             is_other = machine != advert.machine and other is not earlier
-            if is_other and _collide(other.advert, advert):
+            if is_other and not advert.leaves and _collide(other.advert, advert):
                 self.conflicts += 1
                 return f"another machine has the name or a GPU of {advert.name}"
         if earlier is None:
-            sighting = _Sighting(advert, now_seconds, now_seconds)
+            counts_from = now_seconds
         elif earlier.advert.instance == advert.instance:
-            sighting = replace(earlier, advert=advert, seen_at_seconds=now_seconds)
+            counts_from = earlier.counts_from_seconds
         else:
-            former = (*earlier.former, earlier.advert.instance)[-MAX_FORMER:]
-            counts_from = now_seconds + ABSENT_SECONDS
-            sighting = _Sighting(advert, now_seconds, counts_from, former)
+            away_since = earlier.seen_at_seconds if earlier.advert.leaves else now_seconds
+            counts_from = away_since + ABSENT_SECONDS
         if earlier is not None:
             del self._sightings[earlier.advert.machine]
-        self._sightings[advert.machine] = sighting
+        self._sightings[advert.machine] = _Sighting(agent, now_seconds, counts_from)
         return None
 
     def _before_boot(self, advert: Advert) -> _Sighting | None:
         """What is known of a node from before its machine was booted anew."""
         for other in self._sightings.values():
             is_same_place = not set(other.advert.addresses).isdisjoint(advert.addresses)
-            if is_same_place and other.advert.name == advert.name:
+            if is_same_place and other.advert.name == advert.name and not other.advert.leaves:
                 return other
         return None
 
@@ -96,10 +136,16 @@ class NodeRegistry:
         adverts = (
             sighting.advert
             for sighting in self._sightings.values()
-            if sighting.counts_from_seconds <= now_seconds
+            if sighting.counts_from_seconds <= now_seconds and not sighting.advert.leaves
         )
         return tuple(sorted(adverts, key=lambda advert: advert.name))
 
 
-def _collide(one: Advert, other: Advert) -> bool:
-    return one.name == other.name or not set(one.devices).isdisjoint(other.devices)
+def in_conflict(advert: Advert) -> str:
+    """Why an advert is not used, where another agent of its identity counts."""
+    return f"another agent has the identity of the machine of {advert.name}"
+
+
+def _collide(there: Advert, advert: Advert) -> bool:
+    is_same = there.name == advert.name or not set(there.devices).isdisjoint(advert.devices)
+    return is_same and not there.leaves

@@ -20,6 +20,7 @@ import msgspec
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_REMEMBERED, Advert
 from hetero_hvd.discovery.hub_link import MAX_TOLD_ADVERTS, ToldAdverts
 from hetero_hvd.discovery.receiver import AdvertReceiver, HeardAdvert
+from hetero_hvd.discovery.registry import CountingAgent, in_conflict
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +35,13 @@ RENEW_SECONDS = LIFETIME_SECONDS / 5
 """An advert that says the same again is news after so long, well before the earlier one ends."""
 
 
+_Agent = tuple[str, bytes]
+"""Its machine and its instance."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _AnnouncedNode:
-    """The newest advert of a machine.
+    """The newest advert of an agent.
 
     Attributes:
         number: Grows with each that is news.
@@ -66,7 +71,10 @@ class AnnouncedNodes:
         self._port = port
         self._receiver = AdvertReceiver(key, port, logger.warning, address=address)
         self._numbers = count(1)
-        self._nodes: dict[str, _AnnouncedNode] = {}  # by machine, in the order of their numbers
+        self._conflicts = 0
+        self._counting: dict[str, CountingAgent] = {}  # by machine
+        # In the order of their numbers: of each machine the agent that counts, and good-byes.
+        self._nodes: dict[_Agent, _AnnouncedNode] = {}
         self._work: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -97,7 +105,8 @@ class AnnouncedNodes:
     def facts(self) -> dict[str, Any]:
         """What the status tells."""
         names = (each.heard.advert.name for each in self._nodes.values() if _is_there(each))
-        return {"announced": sorted(names), "ignored_adverts": self._receiver.ignored}
+        ignored = self._receiver.ignored | {"conflict": self._conflicts}
+        return {"announced": sorted(names), "ignored_adverts": ignored}
 
     async def told(self, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - of JSON's kinds
         """What came after a number, as many as go into an answer."""
@@ -130,8 +139,30 @@ class AnnouncedNodes:
             heard: What came.
             now_seconds: Monotonic.
         """
-        machine = heard.advert.machine
-        before = self._nodes.get(machine)
+        advert = heard.advert
+        counting = self._counting.get(advert.machine)
+        after = CountingAgent(advert) if counting is None else counting.after(advert)
+        if after is not None:
+            self._counting[advert.machine] = after
+        elif not advert.leaves:
+            self._conflicts += 1
+            self._receiver.complain(heard.sender, in_conflict(advert))
+            return
+        before = self._keep((advert.machine, advert.instance), heard, now_seconds)
+        is_other = counting is not None and counting.advert.instance != advert.instance
+        if counting is not None and is_other and after is not None and not counting.advert.leaves:
+            before = self._nodes.pop((advert.machine, counting.advert.instance), None)
+        if advert.leaves:
+            if before is not None and _is_there(before):
+                logger.info("%s has said good-bye", advert.name)
+        elif before is None or not _is_there(before):
+            logger.info("%s announces itself, from %s", advert.name, heard.sender)
+        if len(self._nodes) > MAX_REMEMBERED:  # only holders of the key can bring so many
+            self._drop(next(iter(self._nodes)))
+
+    def _keep(self, agent: _Agent, heard: HeardAdvert, now_seconds: float) -> _AnnouncedNode | None:
+        """Remember the newest advert of an agent; gives the one before it."""
+        before = self._nodes.get(agent)
         is_news = before is None or (
             _said(heard.advert) != _said(before.heard.advert)
             or now_seconds - before.told_at_seconds >= RENEW_SECONDS
@@ -140,20 +171,22 @@ class AnnouncedNodes:
             number, told_at_seconds = before.number, before.told_at_seconds
         else:
             number, told_at_seconds = next(self._numbers), now_seconds
-            self._nodes.pop(machine, None)  # it goes to the end
-        self._nodes[machine] = _AnnouncedNode(
+            self._nodes.pop(agent, None)  # it goes to the end
+        self._nodes[agent] = _AnnouncedNode(
             number=number,
             told_at_seconds=told_at_seconds,
             heard=heard,
             heard_at_seconds=now_seconds,
         )
-        if heard.advert.leaves:
-            if before is not None and _is_there(before):
-                logger.info("%s has said good-bye", heard.advert.name)
-        elif before is None or not _is_there(before):
-            logger.info("%s announces itself, from %s", heard.advert.name, heard.sender)
-        if len(self._nodes) > MAX_REMEMBERED:  # only holders of the key can bring so many
-            del self._nodes[next(iter(self._nodes))]
+        return before
+
+    def _drop(self, agent: _Agent) -> _AnnouncedNode:
+        """Know nothing more of an agent."""
+        machine, instance = agent
+        counting = self._counting.get(machine)
+        if counting is not None and counting.advert.instance == instance:
+            del self._counting[machine]
+        return self._nodes.pop(agent)
 
     def forget(self, now_seconds: float) -> None:
         """Tell no more of those that are silent.
@@ -162,12 +195,12 @@ class AnnouncedNodes:
             now_seconds: Monotonic.
         """
         silent = [
-            machine
-            for machine, each in self._nodes.items()
+            agent
+            for agent, each in self._nodes.items()
             if now_seconds - each.heard_at_seconds > SILENT_SECONDS
         ]
-        for machine in silent:
-            gone = self._nodes.pop(machine)
+        for agent in silent:
+            gone = self._drop(agent)
             if _is_there(gone):
                 logger.info("%s announces itself no more", gone.heard.advert.name)
 

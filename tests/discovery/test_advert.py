@@ -87,6 +87,30 @@ def test_nothing_is_believed_twice_or_in_the_wrong_order():
     assert isinstance(check(make(issued_at_seconds=NOW + 1), verifier=verifier), Advert)
 
 
+WHO_SAYS_IT_AGAIN = {
+    "the agent": ("10.0.0.1", adverts.SAID_AGAIN),
+    "the agent, at another address": ("fd00::1", adverts.SAID_AGAIN),
+    "this machine, on its loopback": ("127.0.0.1", adverts.SAID_AGAIN),
+    "a hub": (None, adverts.SAID_AGAIN),
+    "somebody else": ("10.0.0.2", adverts.REPLAYED),
+    "somebody else, over IPv6": ("fe80::1%eth0", adverts.REPLAYED),
+    "nobody knows who": ("", adverts.REPLAYED),
+}
+
+
+@pytest.mark.parametrize("seconds", [0.0, -15.0])
+@pytest.mark.parametrize("case", WHO_SAYS_IT_AGAIN)
+def test_an_agent_that_is_heard_two_ways_is_no_attacker(case, seconds):
+    """The newest advert or one before it is not believed anew, and counts as whose doing it is."""
+    sender, verdict = WHO_SAYS_IT_AGAIN[case]
+    verifier = Verifier(KEY)
+    check(make(addresses=("10.0.0.1", "fd00::1")), verifier=verifier)
+    late = make(addresses=("10.0.0.1", "fd00::1"), issued_at_seconds=NOW + seconds)
+    text = as_text(sign(KEY, late))
+    assert verifier.check(text, now_seconds=NOW, sender=sender) == verdict
+    assert verifier.ignored == ({verdict: 1} if verdict == adverts.REPLAYED else {})
+
+
 def test_what_a_later_version_adds_is_ignored():
     """Its agent says of which version it is to a driver that asks it."""
     later = msgspec.defstruct("Later", [("extra", int, 5)], bases=(Advert,), kw_only=True)

@@ -13,8 +13,10 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.config.job import JobConfig
+from hetero_hvd.config.value_types import is_loopback
 from hetero_hvd.discovery.advert import MAX_REMEMBERED, Verifier, sign
 from hetero_hvd.discovery.hub_link import MAX_TOLD_ADVERTS, ToldAdverts
+from hetero_hvd.discovery.machine import own_addresses
 from hetero_hvd.discovery.multicast import packet_of
 from hetero_hvd.discovery.receiver import HeardAdvert
 from hetero_hvd.driver.nodes import hub_adverts, node_discovery
@@ -36,9 +38,14 @@ def packet(name, *, key=KEY, ago=0.0, **more):
     return packet_of(name, advert.port, sign(key, advert))
 
 
+STRANGER = next((each for each in own_addresses() if ":" not in each), "127.0.0.1")
+"""Whose adverts have other addresses."""
+
+
 def send(port, *packets):
     """As an agent with --announce-to."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        end.bind((STRANGER, 0))
         for each in packets:
             end.sendto(each, ("127.0.0.1", port))
 
@@ -94,6 +101,9 @@ AT_THE_HUB = {
         lambda name: [packet(name, leaves=True, ago=1), packet(name, ago=2)], "leaves", "replayed"),
     "twice": (lambda name: [packet(name, ago=0.5)] * 2, True, None),
     "again": (lambda name: [packet(name), packet(name, ago=5)], True, "replayed"),
+    "again, by the agent": (
+        lambda name: [packet(name, addresses=(STRANGER,), ago=n) for n in (0, 0, 5)],
+        True, "said again"),
     "of another key": (lambda name: [packet(name, key=OTHER_KEY)], False, "of another key"),
     "forged": (lambda name: [changed(packet(name), -5)], False, "of another key"),
     "old": (lambda name: [packet(name, ago=60)], False, "stale"),
@@ -111,6 +121,8 @@ def test_the_hub_tells_what_a_driver_would_believe(hub, case):
     """All else is counted by its reason, and the next genuine one is heard none the later."""
     process, port = hub
     packets, is_told, reason = AT_THE_HUB[case]
+    if reason == "replayed" and is_loopback(STRANGER):
+        pytest.skip("needs an interface")
     name = f"n{list(AT_THE_HUB).index(case)}"
 
     async def act():
@@ -129,8 +141,11 @@ def test_the_hub_tells_what_a_driver_would_believe(hub, case):
         assert f"{name}x" in status["announced"]
         if is_told == "leaves":
             assert found[name].leaves
-        if reason is not None:
-            assert status["ignored_adverts"][reason] > before.get(reason, 0)
+        ignored = status["ignored_adverts"]
+        if reason == "said again":
+            assert ignored == before
+        elif reason is not None:
+            assert ignored[reason] > before.get(reason, 0)
 
     asyncio.run(act())
 
