@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from hetero_hvd.discovery import hub_link as link
-from hetero_hvd.discovery.hub_finder import announced_hub
+from hetero_hvd.discovery.hub_finder import HubFinder
 from hetero_hvd.discovery.unicast import GIVEN_TO_HUB, AnnounceTarget
 from hetero_hvd.errors import ChannelError, JobError, TryAgainError, UserError
 from hetero_hvd.probes.kernel.boot_clock import boot_seconds
@@ -127,6 +128,7 @@ class HubOrders:
         self._setting = setting
         self._max_frame_bytes = max_frame_bytes
         self._target: AnnounceTarget | None = None
+        self._finder: HubFinder | None = None
         self.is_named = key_file is not None and hub != AUTO
 
     @property
@@ -155,19 +157,27 @@ class HubOrders:
         key = await asyncio.to_thread(read_key, Path(self._key_file))
         if self._target is None:
             self._target = await self._found(key)
+        is_ours = False
         try:
             async with conversation(
                 key, self._target, max_frame_bytes=self._max_frame_bytes
             ) as talk:
+                is_ours = True
                 yield talk
-        except TryAgainError:
-            self._target = None  # it may be somewhere else
+        except UserError as error:
+            if error.may_pass or not is_ours:
+                self._target = None  # it may be somewhere else
             raise
 
     async def _found(self, key: bytes) -> AnnounceTarget:
         if self._hub != AUTO:
             return AnnounceTarget.read(self._hub, self._setting, GIVEN_TO_HUB)
-        found = await announced_hub(key)
+        if self._finder is None:  # and kept, as it has tried some addresses
+            self._finder = HubFinder(key, time.time)
+        try:
+            found = (await self._finder.find("")).target
+        finally:
+            await self._finder.close()
         if found is None:
             raise TryAgainError(
                 "no hub announces itself here with this key; start hetero-hvd hub, or name it: "

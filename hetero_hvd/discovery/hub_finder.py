@@ -26,7 +26,7 @@ class _SeenHub(NamedTuple):
 
 
 class HubFinder:
-    """Hears hubs. Used in one loop only.
+    """Hears hubs; tells the addresses of the one that is used in turn. Used in one loop only.
 
     Args:
         key: The cluster key.
@@ -41,6 +41,7 @@ class HubFinder:
         say: Callable[[str], None] = logger.warning,
     ) -> None:
         self._ear = AdvertListener(kind=OF_HUB)
+        self._key = key
         self._verifier = Verifier(key, OF_HUB)
         self._wall_clock = wall_clock
         self._say = say
@@ -51,7 +52,9 @@ class HubFinder:
         self._asked_at_seconds = -ASK_SECONDS
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Listen no more until the next search, and forget who was there: it may be old by then."""
+        self._hubs.clear()
+        self._verifier = Verifier(self._key, OF_HUB)
         if self._is_open:
             self._is_open = False
             await self._ear.close()
@@ -118,19 +121,6 @@ class HubFinder:
         address = advert.addresses[self._num_asked % len(advert.addresses)]
         self._num_asked += 1
         return FoundHub(identity, AnnounceTarget(address, advert.port))
-
-
-async def announced_hub(key: bytes) -> AnnounceTarget | None:
-    """Where a hub is that announces itself, for who asks once; None: none does for a while.
-
-    Args:
-        key: The cluster key.
-    """
-    finder = HubFinder(key, time.time)
-    try:
-        return (await finder.find("")).target
-    finally:
-        await finder.close()
 
 
 class FoundHub(NamedTuple):

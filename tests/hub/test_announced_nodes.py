@@ -404,6 +404,42 @@ def test_a_hub_that_says_something_else_is_asked_again(case, monkeypatch):
     assert [text for _, text in found] == ([b"y"] if case == "one that goes on" else []) + [b"x"]
 
 
+AWAY, CLOSED = TryAgainError("no hub answers there"), TryAgainError("no close frame")
+SAYS = {"is_listening": True}
+FLAPPING = {
+    "away": ([AWAY] * 5, 1),
+    "there now and then": ([AWAY, SAYS, CLOSED, SAYS] * 5, 2),
+    "away in two ways": ([AWAY, CLOSED] * 5, 2),
+    "another key, later": ([AWAY, AWAY, JobError("another key")], 2),
+    "away in many ways": ([TryAgainError(str(n)) for n in range(20)], hub_adverts.MAX_NOTES),
+}
+
+
+@pytest.mark.parametrize("case", FLAPPING)
+@pytest.mark.parametrize("is_named", [True, False])
+def test_people_are_told_once_of_each_cause(case, is_named, monkeypatch):
+    """Of a hub that they have named; also of one that comes and goes."""
+    answers, number = FLAPPING[case]
+    monkeypatch.setattr(hub_adverts, "jittered", lambda *_: 0.0)
+    monkeypatch.setattr(hub_adverts, "ASK_SECONDS", 0.0)
+    hub, said = OddHub(*answers), []
+    hub.is_named = is_named
+
+    async def act():
+        adverts = HubAdverts(hub, said.append)
+        adverts.begin()
+
+        async def is_answered():
+            return adverts.take()
+
+        await until(is_answered)
+        await adverts.close()
+
+    asyncio.run(act())
+    assert len(said) == (number if is_named else 0)
+    assert len(set(said)) == len(said)
+
+
 def test_a_hub_that_only_refuses_is_asked_ever_less_often(monkeypatch):
     """A conversation that begins well is no answer: the pauses grow until there is one."""
     longest = []

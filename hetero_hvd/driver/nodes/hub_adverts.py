@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from hetero_hvd.core.backoff import doubled, jittered
 from hetero_hvd.discovery.hub_client import HubConversation, HubOrders
 from hetero_hvd.discovery.hub_link import MAX_TOLD_ADVERTS, ToldAdverts
-from hetero_hvd.errors import TryAgainError, UserError
+from hetero_hvd.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ ANSWER_SECONDS = 10.0
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 15.0
 """A hub that is back is asked before the adverts of its agents have ended here."""
 
+NOTE_SECONDS, MAX_NOTES = 3600.0, 8
+"""Of one cause people are told once in so long, and of so many causes."""
+
 MAX_WAITING = 4096
 """Adverts that were not taken yet; one for each machine is far less."""
 
@@ -39,7 +43,8 @@ class HubAdverts:
 
     Args:
         hub: Reaches the hub.
-        say: Tells people, once, that a hub that they have named is not asked.
+        say: Tells people that a hub that they have named is not asked, and why; of a hub that comes
+            and goes not each time.
     """
 
     def __init__(self, hub: HubOrders, say: Callable[[str], None]) -> None:
@@ -47,6 +52,7 @@ class HubAdverts:
         self._say = say
         self._waiting: list[tuple[str, bytes]] = []
         self._trouble = ""
+        self._told_at_seconds: dict[str, float] = {}  # by cause
         self._num_failures = 0
         self._work: asyncio.Task[None] | None = None
 
@@ -74,9 +80,9 @@ class HubAdverts:
                 async with self._hub.conversation() as talk:
                     await self._talk(talk)
             except UserError as error:
-                self._tell(error)
+                self._tell(str(error))
             except msgspec.ValidationError as error:
-                self._tell(TryAgainError(f"the hub says what no hub says: {error}"))
+                self._tell("the hub says what no hub says", f": {error}")
             self._num_failures += 1
             longest = doubled(FIRST_RETRY_SECONDS, self._num_failures, MAX_RETRY_SECONDS)
             await asyncio.sleep(jittered(FIRST_RETRY_SECONDS, longest, random.random()))  # noqa: S311 - no secret
@@ -96,10 +102,16 @@ class HubAdverts:
             pause = MORE_SECONDS if is_more else ASK_SECONDS
             await asyncio.sleep(pause if told.is_listening else DEAF_SECONDS)
 
-    def _tell(self, error: UserError) -> None:
-        words = f"nodes that announce themselves to the hub are not found: {error}"
-        if self._hub.is_named and not self._trouble:
+    def _tell(self, cause: str, more: str = "") -> None:
+        if cause == self._trouble:
+            return
+        self._trouble = cause
+        words = f"nodes that announce themselves to the hub are not found: {cause}{more}"
+        now = time.monotonic()
+        told = {c: at for c, at in self._told_at_seconds.items() if now - at < NOTE_SECONDS}
+        if self._hub.is_named and cause not in told and len(told) < MAX_NOTES:
+            told[cause] = now
             self._say(f"note: {words}")
-        elif str(error) != self._trouble:
+        else:
             logger.info("%s", words)
-        self._trouble = str(error)
+        self._told_at_seconds = told
