@@ -38,6 +38,7 @@ FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 ANSWER_SECONDS = 30.0
 """For the hub to store a batch; then the connection is made anew."""
 
+GOODBYE_SECONDS = 1.0
 PING_SECONDS = 10.0
 MAX_BATCH_SAMPLES, MAX_BATCH_BYTES = 256, 2**17
 NUM_OFFSETS = 16
@@ -189,10 +190,23 @@ class HubSender:
                 if self._trouble or not self.num_sent:
                     logger.info("hub at %s takes samples", hub)
                 self._trouble = ""
-                while True:
-                    await self._send_next(socket)
+                try:
+                    while True:
+                        await self._send_next(socket)
+                except asyncio.CancelledError:
+                    await self._part(socket)
+                    raise
         except (OSError, WebSocketException, ChannelError, TimeoutError) as error:
             return f"{hub or 'network'}: {str(error) or 'no answer in time'}"
+
+    async def _part(self, socket: ClientConnection) -> None:
+        """Say good-bye, so that nobody is warned of this node's silence; the hub ends the link."""
+        batch = msgspec.structs.replace(self._batch(None, [], boot_seconds()), leaves=True)
+        with suppress(OSError, WebSocketException, TimeoutError):
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await socket.send(link.encode(batch))
+                while True:
+                    await socket.recv()
 
     async def _greet(self, socket: ClientConnection) -> None:
         asked_at = boot_seconds()

@@ -94,6 +94,7 @@ class SampleBatch(Spoken, frozen=True):
         uncertainty_seconds: Of that; NaN: the node's wall clock is all that is known.
         dropped: What will never come.
         asked_at_seconds: As in `Hello`.
+        leaves: The agent says good-bye.
     """
 
     stream: str
@@ -104,6 +105,7 @@ class SampleBatch(Spoken, frozen=True):
     uncertainty_seconds: float
     dropped: list[Dropped] = []
     asked_at_seconds: float = 0.0
+    leaves: bool = False
 
 
 class Stored(Spoken, frozen=True):

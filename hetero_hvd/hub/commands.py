@@ -225,6 +225,7 @@ class HubCommands:
             is_program = state.node not in agents  # which sends when it likes
             node["kind"] = "program" if is_program else "node"
             node["is_healthy"] = is_program or self._fleet.health.is_healthy(state.node)
+            node["has_left"] = self._fleet.has_left(state.node)
             node["is_doubled"] = self._fleet.is_doubled(state.node)
         return [found[name] for name in sorted(found)]
 

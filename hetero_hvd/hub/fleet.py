@@ -24,6 +24,9 @@ MAX_MARKS = 10_000
 DOUBLED_SECONDS = GAP_INTERVALS * MAX_EVERY_SECONDS
 """So long after two agents of one name have taken turns both are there, at any rate of samples."""
 
+GOODBYE = "has said good-bye"
+"""Words of the mark of a node that is not heard for that reason."""
+
 MAX_SHOWN = 100
 MAX_NAMES = 20
 """Of sessions in a line for people: the newest."""
@@ -46,6 +49,7 @@ class Fleet:
         self._store = store
         self._clock = clock
         self._doubled_at_seconds: dict[str, float] = {}
+        self._left = set[str]()
         self.notices: dict[str, str] = {}
         self._marks: deque[FleetMark] = deque(maxlen=MAX_MARKS)
         self.health = FleetHealth(store.nodes(), clock(), self._silent_seconds())
@@ -53,13 +57,17 @@ class Fleet:
         self._going_on = self._unended()
 
     def _silent_seconds(self) -> dict[str, float]:
-        """Those of which an earlier hub has said that they are unhealthy, and for how long."""
+        """Those of which an earlier hub has said that they are unhealthy, and for how long.
+
+        It has also said of which of them a good-bye was heard.
+        """
         everything = RecordingSession(name="all", from_microseconds=0)
         last = {
             mark.node: mark
             for mark in self._store.index.marks(everything)
             if mark.kind in (HEALTHY, UNHEALTHY)
         }
+        self._left = {node for node, mark in last.items() if mark.words == GOODBYE}
         now = self._store.now_microseconds()
         return {
             node: (now - mark.at) / MICROSECONDS
@@ -99,6 +107,15 @@ class Fleet:
         """Samples of a node came."""
         if change := self.health.heard(node, self._clock()):
             self._keep([change])
+        self._left.discard(node)
+
+    def left(self, node: str) -> None:
+        """A node has said good-bye: nobody is warned of its silence from now on."""
+        self._left.add(node)
+
+    def has_left(self, node: str) -> bool:
+        """Whether it is not heard because it has said good-bye."""
+        return node in self._left and not self.health.is_healthy(node)
 
     def doubled(self, node: str) -> None:
         """Two agents of one name take turns; it is told once while they do."""
@@ -180,6 +197,7 @@ class Fleet:
                 self._marks.append(FleetMark(now, change.node, HEALTHY, words))
             else:
                 at = min(now - round(seconds * MICROSECONDS), self._last_sample(change.node))
-                words = "is not heard any more"
+                words = GOODBYE if change.node in self._left else "is not heard any more"
                 self._marks.append(FleetMark(at, change.node, UNHEALTHY, words))
-            logger.warning("node %s %s", change.node, words)
+            level = logging.INFO if change.node in self._left else logging.WARNING
+            logger.log(level, "node %s %s", change.node, words)

@@ -222,6 +222,9 @@ class HubServer:
                 await socket.send(link.encode(link.HubRefusal(words=words, may_pass=True)))
                 return
             self._fleet.heard(node)
+            if batch.leaves:
+                self._fleet.left(node)
+                return
             stored = link.Stored(
                 stream=batch.stream,
                 next_sequence=next_sequence,

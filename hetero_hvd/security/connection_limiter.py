@@ -124,6 +124,11 @@ class ConnectionLimiter:
         if (connection := self._strangers.get(peer[:2])) is not None:
             connection.is_tolerated = True
 
+    def answered(self, peer: tuple[Any, ...], why_not: str) -> None:
+        """It was told why it gets nothing: that is in the log, where it goes without more."""
+        if (connection := self._strangers.get(peer[:2])) is not None:
+            connection.why_not = why_not
+
     def refuse(self, peer: tuple[Any, ...], why: str) -> None:
         """Turn this connection away, or count that it left; its owner closes it. Counts once.
 
@@ -160,7 +165,8 @@ class ConnectionLimiter:
     def went(self, connection: _Connection) -> None:
         """A connection was closed."""
         if self._strangers.get(connection.peer) is connection:
-            self.refuse(connection.peer, self._why_gone(connection.first_byte))
+            why = connection.why_not or self._why_gone(connection.first_byte)
+            self.refuse(connection.peer, why)
 
     def _why_gone(self, first_byte: bytes) -> str:
         """Why a connection has ended before it was known who it is, by what it began with."""
@@ -230,6 +236,7 @@ class _Connection(socket.socket):
         super().__init__(fileno=descriptor)
         self.peer = peer[:2]  # what is behind it, for IPv6, follows from the address
         self.is_tolerated = False
+        self.why_not = ""
         self.first_byte = b""
         self._door = door
         # Only until something has come: what follows costs nothing more.

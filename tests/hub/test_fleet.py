@@ -81,3 +81,51 @@ def test_those_that_go_on_are_known(opened):
     found.append({each.name for each in fleet.going_on})
     assert found == [{"one"}, {"one", "other"}, {"other"}, {"one", "other"}, {"other"}]
     assert {each.name for each in Fleet(opened(), lambda: 0.0).going_on} == {"one", "other"}
+
+
+SILENT = 31.0
+GOODBYES = {
+    "no good-bye": ("hears", [("warning", "is not heard any more")], False),
+    "a good-bye": ("hears leaves", [("info", "has said good-bye")], True),
+    "a good-bye, and it is back at once": (
+        "hears leaves hears", [("warning", "is not heard any more")], False),
+    "a good-bye, and it is back later": (
+        "hears leaves silent hears",
+        [("info", "has said good-bye"), ("info", "is heard again after 31 s"),
+         ("warning", "is not heard any more")], False),
+    "a good-bye of one of two agents of a name": (
+        "hears leaves hears hears", [("warning", "is not heard any more")], False),
+    "the hub is started anew later": (
+        "hears leaves silent anew", [("info", "has said good-bye")], True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GOODBYES)
+def test_nobody_is_warned_of_a_node_that_has_said_good_bye(opened, clocks, caplog, case):
+    """It is marked all the same, as nothing is known of it from then on."""
+    story, told, has_left = GOODBYES[case]
+    caplog.set_level("INFO")
+    store = opened()
+    store.commit([batch(1, 5)])
+    fleet = Fleet(store, lambda: clocks.since_boot)
+
+    def silent():
+        clocks.since_boot += SILENT
+        asyncio.run(fleet.look())
+
+    for word in story.split():
+        if word == "silent":
+            silent()
+        elif word == "anew":
+            fleet = Fleet(store, lambda: clocks.since_boot)
+        else:
+            {"hears": fleet.heard, "leaves": fleet.left}[word]("a")
+    silent()
+    assert [
+        (record.levelname.lower(), record.getMessage().removeprefix("node a "))
+        for record in caplog.records
+        if record.name == "hetero_hvd.hub.fleet"
+    ] == told
+    assert fleet.has_left("a") == has_left
+    marks = [mark.words for mark in store.index.marks(ALL)]
+    assert sorted(marks) == sorted(words for _, words in told)

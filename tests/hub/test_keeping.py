@@ -293,6 +293,10 @@ def test_the_status_tells_what_limits_a_session(opened, arguments, words):
             "node a  is heard  two agents send by this name  3 samples, 1 missing",
         ),
         ({"is_healthy": True}, "node a  is heard  3 samples, 1 missing"),
+        (
+            {"is_healthy": False, "has_left": True},
+            "node a  has said good-bye  3 samples, 1 missing",
+        ),
         ({"is_healthy": False}, "node a  is not heard  3 samples, 1 missing"),
         ({}, "node a  3 samples, 1 missing"),
     ],

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage
 
 from hetero_hvd.cli.record.record import _lines
 from hetero_hvd.discovery import hub_link as link
+from hetero_hvd.discovery.unicast import AnnounceTarget
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.server import HubServer
@@ -21,6 +22,7 @@ from hetero_hvd.hub.storage.store import SampleStore
 from hetero_hvd.messages import DeviceSample, NodeSampled
 from hetero_hvd.run.recordings.frames import read_frames
 from hetero_hvd.security.cluster_tls import for_driver, for_hubs_client
+from tests.hub.rig import SampledNode, sample_until
 
 KEY = bytes(range(32))
 OURS = for_hubs_client(KEY)
@@ -301,3 +303,26 @@ def test_two_agents_of_one_name_are_told(tmp_path, caplog, turns, is_told):
     assert caplog.text.count("two agents of that name") == is_told
     (line,) = [each for each in _lines("status", status) if each.startswith("node a ")]
     assert ("two agents send by this name" in line) == is_told
+
+
+@pytest.mark.parametrize("is_in_order", [True, False])
+def test_an_agent_that_ends_in_order_says_good_bye(tmp_path, is_in_order):
+    """One whose connection just ends may be back at once: nothing was said."""
+
+    async def act():
+        async with hub(tmp_path) as (server, port):
+            node = SampledNode("a", tmp_path, AnnounceTarget("127.0.0.1", port))
+            await sample_until([node], lambda: node.sender.num_sent)
+            said = []
+            server._fleet.left = said.append
+            if is_in_order:
+                await node.close()
+                return said
+            (connection,) = server._senders.values()
+            connection.transport.abort()
+            await connection.wait_closed()
+            heard = said.copy()
+            await node.close()
+            return heard
+
+    assert asyncio.run(act()) == (["a"] if is_in_order else [])

@@ -148,6 +148,7 @@ class Arrival:
     def __init__(self, address, port):
         self.peer = (address, port)
         self.is_tolerated = False
+        self.why_not = ""
         self.is_cut = False
 
     def shutdown(self, _how):

@@ -150,7 +150,7 @@ async def _done_here(store: Path, action: str, asked: dict[str, Any]) -> Any:  #
         opened.close()
     if action == "status":
         for node in done["nodes"]:
-            del node["is_healthy"], node["is_doubled"]  # nobody listens
+            del node["is_healthy"], node["has_left"], node["is_doubled"]  # nobody listens
     return done
 
 
@@ -206,6 +206,7 @@ _COUNTED = {
 def _node_line(node: dict[str, Any]) -> str:
     """Whether a node is heard is known to a hub that runs."""
     state = {True: "  is heard", False: "  is not heard", None: ""}[node.get("is_healthy")]
+    state = "  has said good-bye" if node.get("has_left") else state
     state = state if node["kind"] == "node" else ""  # a program sends when it likes
     name = f"{node['kind']} {node['node']}"
     doubled = "  two agents send by this name" if node.get("is_doubled") else ""

@@ -100,21 +100,26 @@ class HttpApplication:
         """Why it is not answered; None: it is."""
         access, headers = self._access, request.headers
         host, origin = headers.get("host", ""), headers.get("origin", "")
-        peer = tuple(request.client or ())
         if not access.is_addressed_here(host):
             words = "this server goes by localhost, 127.0.0.1 or [::1], as it listens there only"
-            return self.refuse(421, f"Host {shown(host)}: {words}")
+            return self._turned_away(request, 421, f"Host {shown(host)}: {words}")
         if role is not None:
             if not access.may(role, headers.get("authorization", "")):
-                return self.refuse(401, f"{_asked(request)}: {access.why_not(role)}")
+                words = f"{_asked(request)}: {access.why_not(role)}"
+                return self._turned_away(request, 401, words)
             if role != "read" and not access.is_from_here(origin, host):
                 words = (
                     "a page elsewhere gives no orders; a hub lists those that may by --http-cors"
                 )
-                return self.refuse(403, f"Origin {shown(origin)}: {words}")
-            self._door.authenticated(peer)
-        self._door.tolerate(peer)
+                return self._turned_away(request, 403, f"Origin {shown(origin)}: {words}")
+            self._door.authenticated(_peer(request))
+        self._door.tolerate(_peer(request))
         return None
+
+    def _turned_away(self, request: Request, code: int, words: str) -> Response:
+        """The same for who is a stranger yet: the log tells it in these words, too."""
+        self._door.answered(_peer(request), words)
+        return self.refuse(code, words)
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
         """For a path or method that is none."""
@@ -125,7 +130,8 @@ class HttpApplication:
             words = f"the method must be {' or '.join(methods)}"
         else:
             words = f"there is no such path; GET {DOCUMENT} tells of all there are"
-        response = self.refuse(error.status_code, f"{_asked(request)}: {words}")
+        words = f"{_asked(request)}: {words}"
+        response = self._turned_away(request, error.status_code, words)
         response.headers.update(error.headers or {})
         return response
 
@@ -154,6 +160,10 @@ class _Cors(CORSMiddleware):
         listed = ", ".join(self.allow_origins)
         words = f"Origin {origin}: {bytes(found.body).decode()}; listed by --http-cors: {listed}"
         return self._refuse(found.status_code, words)
+
+
+def _peer(request: Request) -> tuple[object, ...]:
+    return tuple(request.client or ())
 
 
 def _asked(request: Request) -> str:

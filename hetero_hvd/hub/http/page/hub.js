@@ -88,10 +88,10 @@ const kindOf = (name) => news.nodes.find(({ node }) => node === name)?.kind;
 
 // The fleet, and other programs
 
-function machines({ node, is_healthy: isHealthy, newest_unix_seconds: newest }) {
+function machines({ node, is_healthy: isHealthy, has_left: hasLeft, newest_unix_seconds: newest }) {
   const sample = latest.get(node)?.sample;
   const kind = isHealthy ? "" : "silent";
-  const state = isHealthy ? "heard" : `not heard, last sample ${when(newest)}`;
+  const state = isHealthy ? "heard" : `${hasLeft ? "has said good-bye" : "not heard"}, last sample ${when(newest)}`;
   const line = (device, use, one) => {
     const tr = row("fleet", [
       node, device, percent(use), room(one.memory_used_bytes, one.memory_total_bytes),
@@ -132,7 +132,7 @@ function showPart(id) {
   part.known = news.nodes.filter(({ kind }) => kind === part.kind);
   part.first = Math.min(part.first, Math.max(0, part.known.length - 1));
   const shown = part.known.slice(part.first, part.first + NODES_SHOWN);
-  put(id, [shown.map(({ node, is_healthy: well }) => [node, well]), shown.map(({ node }) => latest.get(node))],
+  put(id, [shown.map(({ node, is_healthy: well, has_left: left }) => [node, well, left]), shown.map(({ node }) => latest.get(node))],
     () => shown.flatMap(part.rows));
   at(`${id}-pager`).hidden = part.known.length <= NODES_SHOWN;
   at(`${id}-part`).textContent = `${part.first + 1} to ${part.first + shown.length} of ${part.known.length}`;
@@ -144,10 +144,10 @@ function showFleet() {
   showPart("fleet");
   showPart("programs");
   at("programs-section").hidden = !parts.programs.known.length;
-  const nodes = parts.fleet.known;
+  const nodes = parts.fleet.known.filter((node) => !node.has_left);
   const silent = nodes.filter((node) => !node.is_healthy).map((node) => node.node);
   const named = silent.length > 20 ? `${silent.slice(0, 20).join(", ")} and ${silent.length - 20} more` : silent.join(", ");
-  tell("health", !nodes.length ? "No node has told anything yet."
+  tell("health", !nodes.length ? (parts.fleet.known.length ? "All nodes have said good-bye." : "No node has told anything yet.")
     : silent.length ? `${silent.length} of ${nodes.length} not heard: ${named}` : `All ${nodes.length} are heard.`, silent.length > 0);
 }
 
