@@ -220,6 +220,18 @@ def _is_web_address(value: object) -> bool:
         return False
 
 
+BROADCAST = "255.255.255.255"
+
+
+def is_one_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether one machine may have it: not one of all, of a group, or that stands for any.
+
+    IPv6 may write those of IPv4, as `::ffff:0.0.0.0`.
+    """
+    plain = getattr(address, "ipv4_mapped", None) or address
+    return not (plain.is_unspecified or plain.is_multicast or str(plain) == BROADCAST)
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine is reached there."""
     if address == "localhost":

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from hetero_hvd.config.value_types import is_loopback
+from hetero_hvd.config.value_types import is_loopback, is_one_address
 from hetero_hvd.errors import DiscoveryError
 from hetero_hvd.messages import NODE_NAME
 
@@ -233,4 +233,4 @@ def _is_sound(advert: Advert) -> bool:
         found = [ipaddress.ip_address(address) for address in advert.addresses]
     except ValueError:
         return False
-    return not any(a.is_multicast or a.is_unspecified or "%" in str(a) for a in found)
+    return all(is_one_address(a) and "%" not in str(a) for a in found)

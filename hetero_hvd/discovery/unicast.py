@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from hetero_hvd.config.value_types import HOST
+from hetero_hvd.config.value_types import HOST, is_one_address
 from hetero_hvd.discovery.daemon_thread import in_daemon_thread
 from hetero_hvd.errors import UserError
 
@@ -39,7 +39,6 @@ _TARGET = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]{1,15})?)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})"
 )
 MAX_PORT = 65535
-BROADCAST = "255.255.255.255"
 
 
 def is_one_machine(host: str) -> bool:
@@ -48,7 +47,7 @@ def is_one_machine(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return HOST.admits(host)
-    return not (address.is_unspecified or address.is_multicast or str(address) == BROADCAST)
+    return is_one_address(address)
 
 
 GIVEN_TO_HUB = "hetero-hvd hub --port PORT"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hetero_hvd.core.recording.retention import Retention
+from hetero_hvd.discovery.receiver import PORT_HINTS
 from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.hub.announced_nodes import AnnouncedNodes
 from hetero_hvd.hub.announcer import HubAnnouncer
@@ -28,7 +29,7 @@ from hetero_hvd.probes.kernel.boot_clock import boot_id, boot_seconds
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.operations import DOCUMENT
 from hetero_hvd.run.web.server import HttpEnd, HttpServer
-from hetero_hvd.security.connection_limiter import ConnectionLimiter
+from hetero_hvd.security.connection_limiter import ConnectionLimiter, setting_at_fault
 from hetero_hvd.security.descriptors import raise_limit
 
 logger = logging.getLogger(__name__)
@@ -149,12 +150,15 @@ async def _listen(server: HubServer, options: HubOptions) -> int:
     """Accept connections; gives the port.
 
     Raises:
-        JobError: The port cannot be had.
+        JobError: The address or the port cannot be had.
     """
     try:
         return await server.listen(options.address, options.port)
     except OSError as error:
-        words = f"port {options.port}: cannot listen: {error.strerror}"
+        setting = setting_at_fault(error)
+        where = options.address if setting == "address" else f"port {options.port}"
+        hint = PORT_HINTS.get(error.errno or 0, "").format(user="hub")
+        words = f"--{setting}: cannot listen at {where}: {error.strerror}{hint}"
         raise job_error(words, error) from error
 
 

@@ -12,6 +12,7 @@ those who shake hands.
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import resource
@@ -20,7 +21,7 @@ import socket
 import time
 from collections import Counter
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,11 @@ def plain_address(address: str) -> str:
     """An IPv4 address as people write it, also where the kernel tells it as an IPv6 one."""
     mapped = address.removeprefix("::ffff:")
     return mapped if "." in mapped else address
+
+
+def setting_at_fault(error: OSError) -> Literal["address", "port"]:
+    """Which of the two cannot be had, where listening has failed."""
+    return "port" if error.errno in {errno.EADDRINUSE, errno.EACCES} else "address"
 
 
 class ConnectionLimiter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import logging
 import os
 import platform
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hetero_hvd import __version__
 from hetero_hvd.cli.cluster import agent_job
+from hetero_hvd.cli.own_address import own_address
 from hetero_hvd.config.launchers import AGENT_PORT
 from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.config.value_types import NAME, WEBHOOK
@@ -139,7 +139,7 @@ def act(arguments: argparse.Namespace) -> int:
         slots=None
         if arguments.slots is None
         else _number("--slots", arguments.slots, 0, MAX_SLOTS),
-        address=None if arguments.address is None else _address(arguments.address),
+        address=None if arguments.address is None else own_address(arguments.address),
         port=_number("--port", arguments.port, 0, 65535),
         token=read_token(arguments.token_file, "--token-file"),
         tls=None if tls_file is None else server_context(read_bundle(tls_file), str(tls_file)),
@@ -234,23 +234,3 @@ def _number(flag: str, text: str, minimum: int, maximum: int) -> int:
     if number is None or not minimum <= number <= maximum:
         raise UserError(f"{flag}: found {text!r}, must be an integer from {minimum} to {maximum}")
     return number
-
-
-def _address(text: str) -> str:
-    from hetero_hvd.discovery.unicast import is_one_machine  # noqa: PLC0415 - not for all
-
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError as error:
-        raise UserError(f"--address: found {text!r}, must be an IPv4 or IPv6 address") from error
-    if isinstance(address, ipaddress.IPv6Address):
-        is_one = not (address.is_link_local or address.ipv4_mapped or address.scope_id)
-    else:
-        is_one = True
-    if not (is_one and is_one_machine(text)):
-        raise UserError(
-            f"--address: found {text!r}, must be one by which other machines reach this one: not "
-            "0.0.0.0 or ::, none of a group or a link, none with an interface; leave it out "
-            "to listen everywhere"
-        )
-    return str(address)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import logging
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hetero_hvd.cli.own_address import own_address
 from hetero_hvd.cli.queue.hub_queue import add_queue, queue_of
 from hetero_hvd.cli.record.times import duration, positive
 from hetero_hvd.config.paths import path_text, some_path
@@ -37,6 +37,7 @@ _ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
+    command.register("action", None, _Once)
     command.add_argument(
         "--key-file", type=some_path, default=Path("cluster.key"), help="default: cluster.key"
     )
@@ -107,7 +108,7 @@ def act(arguments: argparse.Namespace) -> int:
     options = HubOptions(
         key=read_key(arguments.key_file),
         store=arguments.store,
-        address=None if arguments.address is None else _address(arguments.address),
+        address=None if arguments.address is None else own_address(arguments.address),
         port=_port("--port", arguments.port),
         listen=_listen(arguments.listen),
         http=_http(arguments),
@@ -206,8 +207,18 @@ def _listen(text: str) -> int:
     return number
 
 
-def _address(text: str) -> str:
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError as error:
-        raise UserError(f"--address: found {text!r}, must be an IPv4 or IPv6 address") from error
+class _Once(argparse.Action):
+    """For a flag with one value: the last one of two does not count in silence."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - as argparse calls it
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,  # noqa: ARG002
+    ) -> None:
+        given = vars(namespace).setdefault("given", set())
+        if self.dest in given:
+            raise argparse.ArgumentError(self, "given twice, may be given once")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)

@@ -22,7 +22,7 @@ from hetero_hvd.errors import ConfigError, job_error
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import Answers, Sources
 from hetero_hvd.run.web.problems import problem
-from hetero_hvd.security.connection_limiter import ConnectionLimiter
+from hetero_hvd.security.connection_limiter import ConnectionLimiter, setting_at_fault
 from hetero_hvd.security.secret_files import read_secret
 from hetero_hvd.security.token import read_token
 
@@ -264,8 +264,7 @@ def _bound(door: ConnectionLimiter, end: HttpEnd) -> socket.socket:
     try:
         return door.listen(end.address, end.port, is_plain=end.certificate is None)
     except OSError as error:
-        raise job_error(
-            f"{end.settings}address: cannot listen on {end.address} port {end.port}: "
-            f"{error.strerror or error}",
-            error,
-        ) from error
+        setting = f"{end.settings}{setting_at_fault(error)}"
+        where = f"{end.address} port {end.port}"
+        words = f"{setting}: cannot listen on {where}: {error.strerror or error}"
+        raise job_error(words, error) from error
