@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.watch.run_argument import HELP, run_of
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError
+
+MAX_DRAWN_FRAMES = 20_000
+"""Of a recording with more, as of a node for three hours, means of ten seconds are drawn."""
 
 SUMMARY = "tell what limited a recorded or running job, with evidence and the next step"
 
@@ -103,10 +108,12 @@ def _draw(run: Path, *, html: Path | None, plot: Path | None) -> None:
         from hetero_hvd.run.reports.html import write_page  # noqa: PLC0415
 
         write_page(series, html)
+        show(f"page: {html}")
     if plot is not None:
         from hetero_hvd.run.reports.plots import draw  # noqa: PLC0415 - matplotlib is an extra
 
         draw(series, plot)
+        show(f"plot: {plot}")
 
 
 def _draw_recording(run: Path, *, html: Path | None, plot: Path | None) -> None:
@@ -117,4 +124,18 @@ def _draw_recording(run: Path, *, html: Path | None, plot: Path | None) -> None:
     if html is not None:
         raise UserError("--html: a recording has no page of its own; give --plot PATH")
     if plot is not None:
-        draw_recording(read_facts(run), read_record(run, sampled=PLOTTED).samples, plot)
+        facts = read_facts(run)
+        is_short = facts.num_frames <= MAX_DRAWN_FRAMES
+        rows = _rows_of_frames(run) if is_short else read_record(run, sampled=PLOTTED).samples
+        draw_recording(facts, rows, plot)
+        show(f"plot: {plot}")
+
+
+def _rows_of_frames(run: Path) -> Iterator[dict[str, Any]]:
+    from hetero_hvd.messages import NodeSampled  # noqa: PLC0415 - only recordings
+    from hetero_hvd.run.recordings.frames import read_frames  # noqa: PLC0415
+    from hetero_hvd.run.records.samples import rows_of  # noqa: PLC0415
+
+    for frame in read_frames(run):
+        if isinstance(sample := frame.sample, NodeSampled):
+            yield from rows_of(frame.node, frame.at_unix_seconds, sample)

@@ -85,6 +85,16 @@ _INSERT = (
 )
 
 
+def rows_of(node: str, at_unix_seconds: float, sample: NodeSampled) -> Iterator[dict[str, Any]]:
+    """One sample as rows of its node and each GPU: key and means; what was not measured is NaN."""
+    told: list[tuple[int, str, NodeSampled | DeviceSample, dict[str, str]]]
+    told = [(THE_NODE, "", sample, _NODE_FIGURES)]
+    told += [(gpu.index, gpu.uuid, gpu, _DEVICE_FIGURES) for gpu in sample.devices]
+    for device, uuid, source, figures in told:
+        key = dict(zip(_KEY, (at_unix_seconds, node, device, uuid), strict=True))
+        yield key | {f"{name}_mean": getattr(source, field) for name, field in figures.items()}
+
+
 class SampleTable:
     """Writes the rows of a run, of ten seconds each; the death of its process costs no more.
 

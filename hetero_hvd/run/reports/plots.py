@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from hetero_hvd.core.recording.device_figures import GAP_INTERVALS
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import PHASES
 from hetero_hvd.run.recordings.folder import RecordingFacts
@@ -17,9 +20,6 @@ COLOURS = {"reset": "#b91c1c", "plan": "#9ca3af", "straggler": "#d97706"}
 FIGURES = ("use_ratio", "memory_used_bytes", "power_watts", "temperature_celsius")
 PLOTTED = ("at_unix_seconds", "node", "device", "uuid", "seconds", *(f"{f}_mean" for f in FIGURES))
 """Columns of a recording's samples that are drawn."""
-
-GAP_SECONDS = 45.0
-"""Between two rows, of ten seconds each: of what lies between nothing is known."""
 
 MAX_LEGEND = 16
 RATIO_LIMITS = (-0.02, 1.02)
@@ -58,12 +58,13 @@ def draw(series: Series, path: Path) -> None:
     _save(figure, path)
 
 
-def draw_recording(facts: RecordingFacts, rows: Sequence[dict[str, Any]], path: Path) -> None:
+def draw_recording(facts: RecordingFacts, rows: Iterable[dict[str, Any]], path: Path) -> None:
     """Draw what the devices of a recording did over its time; what is missing is a gap.
 
     Args:
         facts: Of the recording.
-        rows: Of its samples, with the columns `PLOTTED`.
+        rows: Of its samples, each by itself or the means of some, with the columns `PLOTTED`; those
+            of a node in the order of time.
         path: As in `draw`.
 
     Raises:
@@ -89,7 +90,7 @@ def draw_recording(facts: RecordingFacts, rows: Sequence[dict[str, Any]], path: 
 
 
 def _lines(
-    facts: RecordingFacts, rows: Sequence[dict[str, Any]]
+    facts: RecordingFacts, rows: Iterable[dict[str, Any]]
 ) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Of each figure, the points of the devices that tell it: seconds since the begin, value."""
     lines: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in FIGURES}
@@ -98,19 +99,29 @@ def _lines(
         device = row["node"] if gpu == THE_NODE else f"{row['node']} GPU {gpu}"
         at = row["at_unix_seconds"] - facts.from_unix_seconds
         for name in FIGURES:
-            line = lines[name].setdefault(device, [])
-            if line and at - line[-1][0] > GAP_SECONDS:
-                line.append((at, math.nan))
-            value = row[f"{name}_mean"]
-            line.append((at, math.nan if value is None else value))
+            value = row.get(f"{name}_mean")
+            point = at, math.nan if value is None else value
+            lines[name].setdefault(device, []).append(point)
     return {
         name: {
-            device: points
+            device: list(_with_gaps(points, facts.every_seconds))
             for device, points in of_devices.items()
             if any(math.isfinite(value) for _, value in points)
         }
         for name, of_devices in lines.items()
     }
+
+
+def _with_gaps(
+    points: list[tuple[float, float]], every_seconds: float
+) -> Iterator[tuple[float, float]]:
+    """The points, and between two that are too far apart one that is none."""
+    steps = [later[0] - earlier[0] for earlier, later in pairwise(points)]
+    longest = GAP_INTERVALS * max(every_seconds, median(steps or [0.0]))
+    for (at, value), step in zip(points, (0.0, *steps), strict=True):
+        if step > longest:
+            yield at, math.nan
+        yield at, value
 
 
 def draw_completions(hours: Mapping[str, Sequence[float]], path: Path) -> None:

@@ -7,9 +7,11 @@ import json
 import math
 
 import msgspec
+import numpy as np
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.cli.watch import report
 from hetero_hvd.core.recording.device_figures import DeviceFigures, Interval
 from hetero_hvd.core.recording.framing import framed
 from hetero_hvd.core.recording.segments import Recorded
@@ -157,6 +159,27 @@ def test_the_commands_for_runs_read_it(recording, capsys):
     assert [float(row["value"]) for row in sent] == [2e3] * 100
     assert main(["report", str(recording), "--plot", str(recording.parent / "plot.png")]) == 0
     assert (recording.parent / "plot.png").stat().st_size
+
+
+POINTS = {
+    "each sample": (20_000, 100, 60),
+    "means, as there are many": (100, 10, 6),
+}
+
+
+@pytest.mark.parametrize("case", POINTS)
+def test_a_plot_has_a_point_for_each_sample(recording, monkeypatch, capsys, case):
+    """Unless there are more than anybody sees; where nothing is known is a gap, and is no point."""
+    most, num_whole, num_partly = POINTS[case]
+    drawn = []
+    monkeypatch.setattr(plots, "_save", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(report, "MAX_DRAWN_FRAMES", most)
+    assert main(["report", str(recording), "--plot", str(recording.parent / "plot.png")]) == 0
+    assert capsys.readouterr().out == f"plot: {recording.parent / 'plot.png'}\n"
+    lines = {line.get_label(): line.get_ydata() for line in drawn[0].axes[0].lines}
+    known = {name: np.count_nonzero(np.isfinite(values)) for name, values in lines.items()}
+    assert (known["a GPU 0"], known["b GPU 0"]) == (num_whole, num_partly)
+    assert [np.count_nonzero(np.isnan(lines[f"{name} GPU 0"])) for name in "ab"] == [0, 1]
 
 
 DRAWN = {"GPUs": (True, ["use ratio", "power watts"]), "nothing": (False, ["use ratio"])}
