@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from hetero_hvd.core.view.open_phases import OpenPhases, PhaseLateness
+from hetero_hvd.discovery.hub_client import HubOrders
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import SessionsWanted
 
@@ -26,8 +26,6 @@ OLD_SECONDS = 1.0
 
 CLOSE_SECONDS = 10.0
 """For the last recordings to be ended at the end of the job."""
-
-OrderHub = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
 class _RecordedPhase:
@@ -45,12 +43,12 @@ class PhaseRecordings:
     """Used in the loop's thread only.
 
     Args:
-        order_hub: Orders something of the hub.
+        hub: Reaches the hub.
         say: Tells people, once, that nothing is recorded.
     """
 
-    def __init__(self, order_hub: OrderHub, say: Callable[[str], None]) -> None:
-        self._order_hub = order_hub
+    def __init__(self, hub: HubOrders, say: Callable[[str], None]) -> None:
+        self._hub = hub
         self._say = say
         self._phases = OpenPhases()
         self._lateness = PhaseLateness()
@@ -117,19 +115,22 @@ class PhaseRecordings:
 
     async def _order(self, recording: _RecordedPhase) -> None:
         """Begin it; end it; or where it could not be begun, cut it out of what is stored."""
-        now = time.monotonic()
-        new = {
-            "name": recording.phase,
-            "is_numbered": True,
-            "from": min(0.0, recording.begin_seconds - now),
-        }
-        if recording.end_seconds is None:
-            recording.name = (await self._order_hub("start", new))["name"]
-        elif recording.name is not None:
-            await self._order_hub("stop", {"name": recording.name})
-        elif not recording.is_written:
-            await self._order_hub("cut", new | {"to": min(0.0, recording.end_seconds - now)})
-            recording.is_written = True
+        if recording.is_written:
+            return
+        async with self._hub.conversation() as talk:
+            now = time.monotonic()  # not before the hub is there, as it counts from then on
+            new = {
+                "name": recording.phase,
+                "is_numbered": True,
+                "from": min(0.0, recording.begin_seconds - now),
+            }
+            if recording.end_seconds is None:
+                recording.name = (await talk.order("start", new))["name"]
+            elif recording.name is not None:
+                await talk.order("stop", {"name": recording.name})
+            else:
+                await talk.order("cut", new | {"to": min(0.0, recording.end_seconds - now)})
+                recording.is_written = True
 
     def _tell(self, phase: str, why: str) -> None:
         if not self._is_told:

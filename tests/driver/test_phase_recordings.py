@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -33,14 +34,21 @@ class Hub:
     def __init__(self, *, is_there=True, late=0):
         self.is_there = is_there
         self.late = late
+        self.seconds = 0.0
         self.orders = []
         self.asked = []
 
-    async def __call__(self, action, arguments):
-        """Have something done."""
+    @asynccontextmanager
+    async def conversation(self):
+        """Talk with it, once it is found."""
+        await asyncio.sleep(self.seconds)
         if not self.is_there or self.late:
             self.late -= bool(self.late)
             raise TryAgainError("no hub answers")
+        yield self
+
+    async def order(self, action, arguments):
+        """Have something done."""
         name = arguments["name"]
         self.orders.append((action, name))
         self.asked.append(arguments)
@@ -181,6 +189,14 @@ def test_what_is_heard_late_begins_when_it_began(events, begin_seconds, monkeypa
     hub = Hub()
     ordered(events, hub)
     assert hub.asked[0]["from"] == pytest.approx(begin_seconds, abs=0.5)
+
+
+def test_a_recording_begins_with_its_phase_however_long_the_hub_is_looked_for():
+    """The hub counts from when it is asked."""
+    hub = Hub()
+    hub.seconds = 0.7
+    ordered([wants(A, "load")], hub)
+    assert hub.asked[0]["from"] == pytest.approx(-0.7, abs=0.3)
 
 
 def test_who_has_no_hub_is_told_once():
