@@ -151,7 +151,7 @@ class AnnouncedNodes:
         before = self._keep((advert.machine, advert.instance), heard, now_seconds)
         is_other = counting is not None and counting.advert.instance != advert.instance
         if counting is not None and is_other and after is not None and not counting.advert.leaves:
-            before = self._nodes.pop((advert.machine, counting.advert.instance), None)
+            self._nodes.pop((advert.machine, counting.advert.instance), None)
         if advert.leaves:
             if before is not None and _is_there(before):
                 logger.info("%s has said good-bye", advert.name)
