@@ -39,6 +39,8 @@ ANSWER_SECONDS = 30.0
 """For the hub to store a batch; then the connection is made anew."""
 
 GOODBYE_SECONDS = 1.0
+"""For the hub to end the link after it; one of an earlier version does not."""
+
 PING_SECONDS = 10.0
 MAX_BATCH_SAMPLES, MAX_BATCH_BYTES = 256, 2**17
 NUM_OFFSETS = 16
