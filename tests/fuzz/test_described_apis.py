@@ -101,13 +101,12 @@ def run(folder):
 
 SERVERS = {"hub": (hub, EVENTS), "run": (run, "/events")}
 EFFORTS = [
-    pytest.param(5, id="short"),
+    pytest.param(5, id="short", marks=pytest.mark.timeout(300)),
     pytest.param(100, id="long", marks=[pytest.mark.matrix, pytest.mark.timeout(900)]),
 ]
 
 
 @pytest.mark.process
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("num_examples", EFFORTS)
 @pytest.mark.parametrize(("serve", "endless"), SERVERS.values(), ids=SERVERS)
 def test_nothing_is_found(tmp_path, serve, endless, num_examples):
