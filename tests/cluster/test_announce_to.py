@@ -112,7 +112,7 @@ def hostile(key_file, other_key_file):
     return {
         "of another key": [
             packet(other, 0.0, "b"),
-            genuine[:-5] + b"\0" * 5,
+            genuine[:-5] + b"?" * 5,
             packet_of("evil", 9388, {"0": b"x" * 40}),
         ],
         "stale": [packet(key, -100.0, "c"), packet(key, 100.0, "d")],
