@@ -93,7 +93,7 @@ class Guide:
         """What another user is told, in a process of his."""
         if os.geteuid():
             return f"hetero-hvd: job 1: is of {self.own}, not of nobody\n"  # nobody else is here
-        with contextlib.redirect_stdout(io.StringIO()):  # import what others may not be able to read
+        with contextlib.redirect_stdout(io.StringIO()):  # imports what others may not read
             main(["queue", "why", "1", "--socket", str(self.hub.socket)])
         told, tells = os.pipe()
         at = os.open(self.hub.socket.parent, os.O_RDONLY | os.O_DIRECTORY)  # pytest's are closed
