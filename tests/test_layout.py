@@ -201,6 +201,7 @@ print("imported")
 WALL_CLOCK = {
     "hetero_hvd/agent/hub_sender.py": "how old a sample is; what is left of an ended boot",
     "hetero_hvd/hub/announcer.py": "until when an advert is to be believed, on other machines too",
+    "hetero_hvd/cli/watch/advise.py": "the end of what is asked of a Prometheus",
     "hetero_hvd/agent/interruptions.py": "until when the cloud leaves the machine",
     "hetero_hvd/agent/service.py": "until when an advert is to be believed, on other machines too",
     "hetero_hvd/discovery/receiver.py": "whether an advert is still to be believed",

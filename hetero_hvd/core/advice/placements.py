@@ -251,6 +251,7 @@ def _advice(run: MeasuredJob, nodes: Sequence[str], gains: Sequence[Gain], comma
         unknown.append(f"{', '.join(grown)} would have larger shares than were measured")
     return Advice(
         kind="placement",
+        id=f"placement:{'+'.join(left_out)}",
         what=f"leave {' and '.join(named)} out",
         evidence=tuple(evidence),
         gains=tuple(gains),

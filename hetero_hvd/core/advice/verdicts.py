@@ -39,10 +39,16 @@ def limits(findings: Sequence[Finding]) -> Iterator[Advice]:
     """What the verdict of one run says that could be gained, and memory that is nearly used up."""
     for finding in findings:
         if finding.kind == "memory" and finding.is_complete and finding.next_step:
-            yield Advice(kind="memory", what=finding.next_step, evidence=(finding.words,))
+            yield Advice(
+                kind="memory",
+                id=f"memory:{_place(finding)}",
+                what=finding.next_step,
+                evidence=(finding.words,),
+            )
         elif finding.is_problem and finding.next_step and finding.max_gain_ratio is not None:
             yield Advice(
                 kind="limit",
+                id=f"limit:{finding.kind}:{_place(finding)}",
                 what=finding.next_step,
                 evidence=(finding.words,),
                 gains=(Gain(goal="speed", low=0.0, high=finding.max_gain_ratio),),
@@ -70,12 +76,18 @@ def recurring(runs: Sequence[Judgement]) -> Iterator[Advice]:
         only = causes[0] if len(causes) == 1 else "unknown"
         yield Advice(
             kind="recurring",
+            id=f"recurring:{node}",
             what=f"{_advice_against(only, node)}: {node} was slow in {len(found)} runs "
             f"of {present[node]}",
             evidence=tuple(f"{name}: {finding.words}" for name, finding in found.items()),
             gains=(Gain(goal="speed", low=known[0], high=known[-1]),) if known else (),
             unknown=("whether it is slow in the next run, too",),
         )
+
+
+def _place(finding: Finding) -> str:
+    """Of what it is: a worker, or all."""
+    return "all" if finding.worker is None else str(finding.worker)
 
 
 def _advice_against(cause: str, node: str) -> str:

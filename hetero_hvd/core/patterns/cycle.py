@@ -16,6 +16,9 @@ Values = NDArray[np.float64]
 WINDOW_SECONDS, WINDOW_SAMPLES = 60.0, 60
 """A window is looked at by itself; it is the longer of both, or all of a shorter recording."""
 
+LONGER = 4
+"""Windows so many times as long are looked at where those show nothing: they have more cycles."""
+
 MIN_WINDOW_RATIO = 0.5
 """Part of the windows with enough samples that must have a period: less is told as none."""
 
@@ -53,20 +56,27 @@ def find_cycle(times: Values, values: Values) -> Cycle | None:
     if not len(steps) or (median_step := float(np.median(steps))) <= 0:
         return None
     spacing = float(steps[steps <= GAP_STEPS * median_step].mean())
-    found = [find_period(window, spacing) for window in _windows(times, values, spacing)]
-    periods = np.array([each.seconds for each in found if each is not None])
-    if not len(periods):
-        return None
+    length = max(WINDOW_SAMPLES * spacing, WINDOW_SECONDS)
+    is_long = bool(times[-1] - times[0] >= LONGER * length)
+    for each in (length, LONGER * length) if is_long else (length,):
+        found = [find_period(window, spacing) for window in _windows(times, values, spacing, each)]
+        periods = np.array([period.seconds for period in found if period is not None])
+        if len(periods):
+            return _most(periods, len(found))
+    return None
+
+
+def _most(periods: Values, num_windows: int) -> Cycle | None:
+    """The cycle of most windows; None: they differ, or are too few."""
     median = float(np.median(periods))
     num_alike = int((np.abs(periods - median) <= MAX_SPREAD_RATIO * median).sum())
-    if num_alike < MIN_WINDOW_RATIO * len(found):
+    if num_alike < MIN_WINDOW_RATIO * num_windows:
         return None
-    return Cycle(seconds=median, window_ratio=num_alike / len(found), num_windows=len(found))
+    return Cycle(seconds=median, window_ratio=num_alike / num_windows, num_windows=num_windows)
 
 
-def _windows(times: Values, values: Values, spacing: float) -> Iterator[Values]:
+def _windows(times: Values, values: Values, spacing: float, length: float) -> Iterator[Values]:
     """Equally spaced pieces of the series, most of whose samples are known."""
-    length = max(WINDOW_SAMPLES * spacing, WINDOW_SECONDS)
     size = round(min(length, times[-1] - times[0]) / spacing)
     numbers = ((times - times[0]) // length).astype(np.int64)
     begins = np.flatnonzero(np.diff(numbers, prepend=-1))

@@ -68,14 +68,12 @@ def find_period(values: Sequence[float] | Values, spacing_seconds: float) -> Per
     series = _prepared(np.asarray(values, dtype=np.float64))
     if series is None:
         return None
-    power = np.abs(np.fft.rfft(series)[1:]) ** 2
-    whitened = power / _red_noise(series, len(power))
-    whitened[: MIN_CYCLES - 1] = 0.0
-    p_value = _fisher(whitened[MIN_CYCLES - 1 :])
+    p_value, num_cycles = min(_tested(series, offset) for offset in (0.0, 0.5))
+    p_value = min(1.0, 2 * p_value)  # of two tests the better one (Bonferroni)
     if p_value > MAX_P_VALUE:
         return None
     correlations = _autocorrelation(series)
-    lag = len(series) / (1 + int(np.argmax(whitened)))
+    lag = len(series) / num_cycles
     found = _fundamental(correlations, lag, len(series) / MIN_CYCLES)
     if found is None:
         return None
@@ -103,7 +101,23 @@ def _prepared(values: Values) -> Values | None:
     return None if is_flat else series
 
 
-def _red_noise(series: Values, num_ordinates: int) -> Values:
+def _tested(series: Values, offset: float) -> tuple[float, float]:
+    """The value of Fisher's test, and how many cycles the series has by its largest ordinate.
+
+    Args:
+        series: See `_prepared`.
+        offset: Of the frequencies from whole numbers of cycles in the series. A period of half a
+            cycle more has its power in two ordinates where they are whole, and in one at 0.5.
+    """
+    number = len(series)
+    shifted = series * np.exp(-2j * np.pi * offset * np.arange(number) / number)
+    power = np.abs(np.fft.fft(shifted)[MIN_CYCLES : (number + 1) // 2]) ** 2
+    frequencies = np.arange(len(power), dtype=np.float64) + (MIN_CYCLES + offset)
+    whitened = power / _red_noise(series, frequencies)
+    return _fisher(whitened), float(frequencies[int(np.argmax(whitened))])
+
+
+def _red_noise(series: Values, frequencies: Values) -> Values:
     """Expected ordinates of noise in which each value remembers the one before.
 
     The spectrum of a process of first order with the series' correlation r of neighbours is
@@ -112,7 +126,7 @@ def _red_noise(series: Values, num_ordinates: int) -> Values:
     centred = series - series.mean()
     r = float(centred[:-1] @ centred[1:] / (centred @ centred))
     r = min(max(r, 0.0), 0.999)
-    angles = 2 * np.pi * np.arange(1, num_ordinates + 1) / len(series)
+    angles = 2 * np.pi * frequencies / len(series)
     spectrum: Values = (1 - r * r) / (1 - 2 * r * np.cos(angles) + r * r)
     return spectrum
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -12,15 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetero_hvd.core.patterns.cycle import Cycle, find_cycle
-from hetero_hvd.messages import DeviceSample, NodeSampled
+from hetero_hvd.core.recording.device_series import JOULES, DeviceSeries, SeriesCollector
+from hetero_hvd.messages import NodeSampled
 
 IDLE_RATIO, SATURATED_RATIO = 0.05, 0.95
 GAP_INTERVALS = 2.5
 """So many intervals between two samples are a gap, of which nothing is known."""
 
-THE_NODE = "node"
 FIGURES = ("use_ratio", "memory_used_bytes", "temperature_celsius", "power_watts")
-_OF_NODE = ("cpu_use_ratio", "memory_used_bytes", "cpu_temperature_celsius", "package_power_watts")
+_OF_NODE = {
+    "use_ratio": "cpu_use_ratio",
+    "memory_used_bytes": "memory_used_bytes",
+    "temperature_celsius": "cpu_temperature_celsius",
+    "power_watts": "package_power_watts",
+    JOULES: "package_energy_joules",
+}
+_OF_GPU = {name: name for name in (*FIGURES, JOULES)}
 
 Values = NDArray[np.float64]
 
@@ -71,22 +77,6 @@ class DeviceSummary(msgspec.Struct, frozen=True, kw_only=True):
     cycle: Cycle | None = None
 
 
-class _DeviceHistory:
-    """The samples of one device, as they come: lives of an agent may overlap in time."""
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.times = array("d")
-        self.counters = array("d")
-        self.columns = tuple(array("d") for _ in FIGURES)
-
-    def add(self, at_seconds: float, values: Iterable[float], joules: float) -> None:
-        self.times.append(at_seconds)
-        self.counters.append(joules)
-        for column, value in zip(self.columns, values, strict=True):
-            column.append(value)
-
-
 class Interval(NamedTuple):
     """Of a recording, seconds since 1970.
 
@@ -110,51 +100,37 @@ class DeviceFigures:
 
     def __init__(self, interval: Interval) -> None:
         self._interval = interval
-        self._found: dict[tuple[str, str], _DeviceHistory] = {}
+        self._samples = SeriesCollector(_OF_NODE, _OF_GPU)
 
     def add(self, node: str, at_seconds: float, sample: NodeSampled) -> None:
         """Take a sample in."""
-        own = self._found.setdefault((node, THE_NODE), _DeviceHistory())
-        values = (getattr(sample, name) for name in _OF_NODE)
-        own.add(at_seconds, values, sample.package_energy_joules)
-        for gpu in sample.devices:
-            self._add_gpu(node, at_seconds, gpu)
-
-    def _add_gpu(self, node: str, at_seconds: float, gpu: DeviceSample) -> None:
-        found = self._found.setdefault((node, str(gpu.index)), _DeviceHistory())
-        found.name = gpu.name
-        found.add(at_seconds, (getattr(gpu, name) for name in FIGURES), gpu.energy_joules)
+        self._samples.add(node, at_seconds, sample)
 
     def summaries(self) -> Iterator[DeviceSummary]:
         """Of each device, by node."""
-        for (node, device), history in self._found.items():
-            yield self._summary(node, device, history)
+        for series in self._samples.series():
+            yield self._summary(series)
 
-    def _summary(self, node: str, device: str, history: _DeviceHistory) -> DeviceSummary:
+    def _summary(self, series: DeviceSeries) -> DeviceSummary:
         begin, end, every = self._interval
-        order = np.argsort(np.array(history.times), kind="stable")
-        times = np.array(history.times)[order]
+        times, columns = series.times, series.columns
         steps = np.diff(times)
         reached = float(np.median(steps)) if len(steps) else math.nan
         longest = GAP_INTERVALS * max(every, reached if math.isfinite(reached) else every)
         spans = np.diff(np.concatenate(([begin], times, [end])))
-        columns = {
-            name: np.array(column)[order]
-            for name, column in zip(FIGURES, history.columns, strict=True)
-        }
         use = columns["use_ratio"]
         lasting = np.append(np.where(steps <= longest, steps, 0.0), 0.0)
         return DeviceSummary(
-            node=node,
-            device=device,
-            name=history.name,
+            node=series.node,
+            device=series.device,
+            name=series.name,
             num_samples=len(times),
             every_seconds=reached if math.isfinite(reached) else None,
             missing_seconds=float(spans[spans > longest].sum()),
             idle_seconds=_time(use, lasting, use <= IDLE_RATIO),
             saturated_seconds=_time(use, lasting, use >= SATURATED_RATIO),
-            joules=_joules(np.array(history.counters)[order], columns["power_watts"], lasting),
-            figures={name: spread for name, v in columns.items() if (spread := _spread(v))},
+            joules=_joules(columns[JOULES], columns["power_watts"], lasting),
+            figures={name: spread for name in FIGURES if (spread := _spread(columns[name]))},
             cycle=_cycle(times, (use, columns["power_watts"])),
         )
 

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from hetero_hvd.core.recording.columns import Doubles, Integers
-from hetero_hvd.core.recording.device_figures import GAP_INTERVALS, THE_NODE
+from hetero_hvd.core.recording.device_figures import GAP_INTERVALS
+from hetero_hvd.core.recording.device_series import THE_NODE
 from hetero_hvd.core.recording.segments import Flags, NumbersOverTime, Recorded
 from hetero_hvd.core.recording.sessions import MAX_EVERY_SECONDS
 from hetero_hvd.core.recording.timeline import MICROSECONDS

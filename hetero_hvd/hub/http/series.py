@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from hetero_hvd.core.recording.columns import Doubles
-from hetero_hvd.core.recording.device_figures import THE_NODE
+from hetero_hvd.core.recording.device_series import THE_NODE
 from hetero_hvd.core.recording.segments import (
     NumbersOverTime,
     decode_numbers,

@@ -7,37 +7,47 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Advised, Goal, ranked
+from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Advised, Worth, ranked
 from hetero_hvd.core.advice.placements import MeasuredJob, placements
 from hetero_hvd.core.advice.verdicts import Judgement, limits, recurring
-from hetero_hvd.errors import JobError
 from hetero_hvd.run.recordings.frames import is_recording
+from hetero_hvd.run.recordings.machine_advice import of_recording, of_run
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import Record
+from hetero_hvd.run.records.samples import COLUMNS as ALL_COLUMNS
 from hetero_hvd.run.reports.costs import Costs, costs_of, exposed_seconds, share_times
 from hetero_hvd.run.reports.facts import facts_of, intervals_of, throughput, trained
 
 
-def advised(
-    folders: Sequence[Path], *, goal: Goal | None = None, worth_ratio: float = WORTH_RATIO
-) -> Advised:
+def advised(folders: Sequence[Path], worth: Worth, *, seconds: float | None = None) -> Advised:
     """What to change.
 
     Args:
-        folders: Of runs, at least one. What is said of one run is said of the last one; all of them
-            tell who is slow again and again.
-        goal: See `ranked`.
-        worth_ratio: The least gain that is worth being told, >= 0.
+        folders: Of runs and recordings, at least one. What is said of one run is said of the last
+            one; all of them tell who is slow again and again.
+        worth: What is told.
+        seconds: The newest time of recordings that counts; None: all.
 
     Raises:
-        JobError: One of them is no run.
+        JobError: One of them is neither.
     """
-    for folder in filter(is_recording, folders):
-        raise JobError(f"{folder}: is a recording; only runs are judged: name one")
-    records = {folder: read_run(folder) for folder in folders}
+    recordings = [folder for folder in folders if is_recording(folder)]
+    said = [of_recording(folder, worth, seconds=seconds) for folder in recordings]
+    runs = [folder for folder in folders if folder not in recordings]
+    if runs:
+        said.insert(0, _of_runs(runs, worth))
+    return Advised(
+        advice=ranked((advice for each in said for advice in each.advice), worth),
+        not_judged=tuple(line for each in said for line in each.not_judged),
+        seen=tuple(line for each in said for line in each.seen),
+    )
+
+
+def _of_runs(folders: Sequence[Path], worth: Worth) -> Advised:
     newest = folders[-1]
-    record = records[newest]
-    found, not_judged = _of_nodes(record, costs_of(record), newest, worth_ratio)
+    records = {folder: read_run(folder) for folder in folders}
+    record = records[newest] = read_run(newest, sampled=ALL_COLUMNS)
+    found, not_judged = _of_nodes(record, costs_of(record), newest, worth.ratio)
     judged = [_judgement(folder, each) for folder, each in records.items()]
     findings = judged[-1].findings
     places_out = bool(found)
@@ -47,9 +57,10 @@ def advised(
         if not (places_out and advice.what.startswith("leave "))  # the same, with figures
     )
     found += recurring(list({each.name: each for each in judged}.values()))  # parts are one run
+    found += of_run(record, worth, f"hetero-hvd report {shlex.quote(str(newest))}").advice
     unknown = [finding.words for finding in findings if not finding.is_complete]
     return Advised(
-        advice=ranked(found, goal=goal, worth_ratio=worth_ratio),
+        advice=ranked(found, worth),
         not_judged=(*unknown, *not_judged),
     )
 
@@ -82,7 +93,12 @@ def in_words(said: Advised) -> Iterator[str]:
         yield from (f"   unknown {line}" for line in advice.unknown)
         if advice.command:
             yield f"   try     {advice.command}"
+        if advice.id:
+            yield f"   id      {advice.id}"
+    yield from (f"seen: {line}" for line in said.seen)
     yield from (f"not judged: {line}" for line in said.not_judged)
+    if said.declined:
+        yield f"not told, as declined: {', '.join(said.declined)}"
 
 
 def _measured(record: Record, costs: Costs) -> MeasuredJob | None:

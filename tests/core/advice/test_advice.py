@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hetero_hvd.core.advice.advice import Advice, Gain, ranked
+from hetero_hvd.core.advice.advice import Advice, Advised, Gain, Worth, ranked
 from hetero_hvd.core.advice.verdicts import Judgement, limits, recurring
 from hetero_hvd.messages import Finding, WorkerId
 
@@ -49,14 +49,40 @@ TIGHT = advice("tight")
         ({"goal": "money"}, ["tight", "cheap"]),
         ({"goal": "speed"}, ["tight", "sure", "maybe"]),
         ({"goal": "energy"}, ["tight"]),
-        ({"worth_ratio": 0.0}, ["tight", "cheap", "sure", "small", "maybe"]),
-        ({"worth_ratio": 0.5}, ["tight", "maybe"]),
+        ({"ratio": 0.0}, ["tight", "cheap", "sure", "small", "maybe"]),
+        ({"ratio": 0.5}, ["tight", "maybe"]),
     ],
 )
 def test_what_is_certain_comes_first(options, told):
     """What is worth less than was asked for is left out."""
-    found = ranked([SMALL, MAYBE, SURE, TIGHT, CHEAP], **options)
+    found = ranked([SMALL, MAYBE, SURE, TIGHT, CHEAP], Worth(**options))
     assert [each.what for each in found] == told
+
+
+@pytest.mark.parametrize(
+    ("idle_minutes", "options", "is_told"),
+    [
+        (11, {}, True),
+        (9, {}, False),
+        (9, {"seconds": 300.0}, True),
+        (11, {"seconds": 900.0}, False),
+        (11, {"ratio": 0.9}, True),
+    ],
+)
+def test_time_in_which_a_device_is_idle_is_worth_something(idle_minutes, options, is_told):
+    """By a bound of its own, after what is certain to gain something."""
+    idle = Advice(kind="idle", what="idle", evidence=("seen",), idle_seconds=60.0 * idle_minutes)
+    told = [each.what for each in ranked([MAYBE, idle, SURE], Worth(**options))]
+    assert ("idle" in told) == is_told
+    if is_told and not options:
+        assert told == ["sure", "maybe", "idle"]
+
+
+def test_what_was_declined_is_named_only():
+    """By its ID; an advice without one cannot be declined."""
+    named = Advice(kind="idle", id="idle:b:0", what="b", evidence=("seen",))
+    said = Advised(advice=(named, SURE)).without({"idle:b:0", "idle:c", ""})
+    assert (said.advice, said.declined) == ((SURE,), ("idle:b:0",))
 
 
 def finding(kind, *, gain=None, step="", **more):

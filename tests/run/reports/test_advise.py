@@ -13,6 +13,12 @@ from hetero_hvd.run.recordings.frames import FILE
 from .test_costs import day, record, timed
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_declined(tmp_path, monkeypatch):
+    """By whoever runs the tests."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "nothing declined"))
+
+
 def told(capsys, *words):
     """What the command prints."""
     assert main(["advise", *map(str, words)]) == 0
@@ -78,11 +84,27 @@ def test_a_short_run_is_not_judged(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--worth", "much"], "'much': must be a part of at least 0, such as 10%"),
+        (
+            ["--worth", "much"],
+            "'much': must be a part of at least 0, such as 10%, or a time, such as 30m",
+        ),
         (["--worth=-1"], "'-1': must be a part of at least 0, such as 10%"),
         (["--worth", "nan"], "'nan': must be a part of at least 0, such as 10%"),
         (["--for", "fun"], "invalid choice: 'fun'"),
-        (["recorded"], "recorded: is a recording; only runs are judged: name one"),
+        (["--hours", "0"], "'0': must be a number of hours above 0 and up to 10000"),
+        (["--hours", "nan"], "'nan': must be a number of hours above 0"),
+        (["--hours", "1"], "--hours is of recordings and of --prometheus"),
+        (["--match", 'a="b"'], "--match belongs to --prometheus, which is missing"),
+        (["--prometheus-ca", "x"], "--prometheus-ca belongs to --prometheus, which is missing"),
+        (["--prometheus", "http://h", "nowhere"], "--prometheus: machines are judged by it alone"),
+        (["--prometheus", "nowhere"], "nowhere: must be an address such as https://HOST:9090"),
+        (["--prometheus", "file:///etc/passwd"], "must be an address such as https://HOST:9090"),
+        (["--prometheus", "http://me:word@h"], "--prometheus: a name, a password or a query has"),
+        (["--prometheus", "https://h", "--prometheus-ca", "no"], "no: cannot be read as certif"),
+        (["--prometheus", "https://h", "--prometheus-token-file", "no"], "no cannot be read: "),
+        (["--decline", "nonsense"], "'nonsense': is no ID of an advice"),
+        (["--recall", "idle:a\nb"], "is no ID of an advice"),
+        (["recorded"], "recorded/recording.json: cannot be read: "),
         (["nowhere"], "nowhere: no run is recorded there (run.sqlite is missing)"),
         ([], "latest: no run is recorded there (run.sqlite is missing)"),
     ],
@@ -95,6 +117,23 @@ def test_wrong_words_are_told_in_one_line(tmp_path, monkeypatch, capsys, words, 
     assert main(["advise", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_what_was_declined_is_not_told_again(long_run, tmp_path, monkeypatch, capsys):
+    """By the ID that stands under it, until it is recalled; a file of rubbish declines nothing."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    said = told(capsys, long_run)
+    (line,) = [line for line in said.splitlines() if "placement:" in line]
+    (id_,) = line.split()[1:]
+    assert f"{id_}: is not told any more" in told(capsys, "--decline", id_)
+    again = told(capsys, long_run)
+    assert "leave gamma out" not in again
+    assert f"not told, as declined: {id_}" in again
+    assert json.loads(told(capsys, long_run, "--json"))["declined"] == [id_]
+    assert "is told again" in told(capsys, "--recall", id_, "--recall", "idle:x")
+    assert "leave gamma out" in told(capsys, long_run)
+    (tmp_path / "state" / "hetero_hvd" / "declined-advice").write_bytes(b"\xff\n\n" + bytes(9))
+    assert "leave gamma out" in told(capsys, long_run)
 
 
 def test_a_run_that_is_named_twice_is_one(long_run, monkeypatch, capsys):

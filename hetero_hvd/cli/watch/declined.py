@@ -1,0 +1,61 @@
+"""Which advice this user does not want to be told again: a line for each in a file of his."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hetero_hvd.errors import UserError, job_error
+
+_ID = re.compile(r"[a-z]+:[!-~]{1,200}")
+MAX_IDS = 10_000
+
+
+def ids() -> frozenset[str]:
+    """All that was declined; what is no ID in the file is passed over.
+
+    Raises:
+        JobError: It cannot be read.
+    """
+    path = _file()
+    try:
+        return frozenset(filter(_ID.fullmatch, path.read_text(errors="replace").splitlines()))
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as error:
+        raise job_error(f"{path}: cannot be read: {error.strerror}", error) from error
+
+
+def change(declined: Sequence[str], recalled: Sequence[str]) -> Iterator[str]:
+    """Decline some, tell others again; a line of what was done for each.
+
+    Raises:
+        UserError: One is no ID.
+        JobError: The file cannot be written.
+    """
+    for each in (*declined, *recalled):
+        if not _ID.fullmatch(each):
+            raise UserError(f"{each!r}: is no ID of an advice; `id` stands under each")
+    known = ids()
+    wanted = sorted((known | set(declined)) - set(recalled))[:MAX_IDS]
+    path = _file()
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new.write_text("".join(f"{each}\n" for each in wanted))
+        new.replace(path)
+    except OSError as error:
+        raise job_error(f"{path}: cannot be written: {error.strerror}", error) from error
+    for each in declined:
+        yield f"{each}: is not told any more; hetero-hvd advise --recall {each} tells it again"
+    for each in recalled:
+        yield f"{each}: is told again" if each in known else f"{each}: was not declined"
+
+
+def _file() -> Path:
+    """By the XDG base directory specification."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    root = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
+    return root / "hetero_hvd" / "declined-advice"
