@@ -25,6 +25,7 @@ from benchmarks.engines.slurm import slurm
 from benchmarks.faults.oom import oom
 from benchmarks.faults.part import faults
 from benchmarks.faults.recovery import recovery
+from benchmarks.fleets.advisor import advisor
 from benchmarks.fleets.hub import hub
 from benchmarks.fleets.sampling import sampling
 from benchmarks.fleets.scale import scale
@@ -259,6 +260,7 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "oom": oom,
     "sampling": sampling,
     "hub": hub,
+    "advisor": advisor,
     "hugging-face": hugging_face,
     "lightning": lightning,
     "scrape": scrape,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "tell what to change about a run or machines, what that brings, and how sure it is"
 HOUR_SECONDS, MAX_HOURS = 3600.0, 10_000.0
+LONGER = 24.0
+"""So many times as long is looked at by the command that shows more."""
+
 TOKEN = "PROMETHEUS_TOKEN"  # noqa: S105 - its name
 
 
@@ -131,8 +135,18 @@ def _of_prometheus(arguments: argparse.Namespace, worth: Worth) -> Advised:
     if token is not None and not (token.isascii() and token.isprintable()):
         raise UserError(f"{TOKEN}: must be one line of letters, digits and signs of ASCII")
     api = PrometheusApi(arguments.prometheus, token=token, ca_file=arguments.prometheus_ca)
-    seconds = (arguments.hours or 1.0) * HOUR_SECONDS
-    return of_prometheus(read_prometheus(api, time.time(), seconds, arguments.match), worth)
+    hours = arguments.hours or 1.0
+    told = read_prometheus(api, time.time(), hours * HOUR_SECONDS, arguments.match)
+    return of_prometheus(told, worth, _longer(arguments, min(LONGER * hours, MAX_HOURS)))
+
+
+def _longer(arguments: argparse.Namespace, hours: float) -> str:
+    """The same command over a longer time: what is idle for an hour may be busy by night."""
+    words = ["hetero-hvd", "advise", "--prometheus", arguments.prometheus, "--hours", f"{hours:g}"]
+    for flag in ("prometheus_token_file", "prometheus_ca", "match"):
+        if value := getattr(arguments, flag):
+            words += [f"--{flag.replace('_', '-')}", str(value)]
+    return shlex.join(words)
 
 
 def _worth(text: str) -> tuple[str, float]:

@@ -165,26 +165,35 @@ def _see(own: DeviceSeries, node: DeviceSeries | None, every: float) -> SeenDevi
     )
 
 
-def advice_of(
-    seen: Sequence[SeenDevice], *, command: str = "", again: str = ""
-) -> Iterator[Advice]:
+def advice_of(seen: Sequence[SeenDevice], *, command: str = "") -> Iterator[Advice]:
     """What to change.
 
     Args:
         seen: See `see`.
         command: A line for a shell that shows more; empty: there is none.
-        again: One that looks again later; empty: there is none.
     """
-    gpu_nodes = {each.series.node for each in seen if each.series.device != THE_NODE}
     for each in seen:
-        is_gpu = each.series.device != THE_NODE
-        if is_gpu or each.series.node not in gpu_nodes:
+        if _has_job(each, seen):
             yield from _idle(each, command)
             yield from _waiting(each, command)
-        yield from _memory(each, again or command)
+        yield from _memory(each, command)
 
 
-def in_words(seen: SeenDevice) -> Iterator[str]:
+def in_words(seen: Sequence[SeenDevice]) -> Iterator[str]:
+    """What all devices do."""
+    for each in seen:
+        yield from _device_in_words(each, has_job=_has_job(each, seen))
+
+
+def _has_job(device: SeenDevice, seen: Sequence[SeenDevice]) -> bool:
+    """Whether jobs run on it: of a machine with GPUs these do."""
+    node = device.series.node
+    return device.series.device != THE_NODE or not any(
+        each.series.node == node and each.series.device != THE_NODE for each in seen
+    )
+
+
+def _device_in_words(seen: SeenDevice, *, has_job: bool) -> Iterator[str]:
     """What a device does, a line each; the first one with what kind of job it is."""
     kind = {
         "idle": "is idle",
@@ -194,7 +203,8 @@ def in_words(seen: SeenDevice) -> Iterator[str]:
         "communication": "is bound by communication",
     }[seen.job.kind]
     name = str(seen.series)
-    yield f"{name}: {kind}: {'; '.join(seen.job.reasons)}"
+    if has_job:
+        yield f"{name}: {kind}: {'; '.join(seen.job.reasons)}"
     if seen.cycle is not None:
         part = f"in {seen.cycle.window_ratio:.0%} of {seen.cycle.num_windows} windows"
         yield f"{name}: works in cycles of {seen.cycle.seconds:.3g} s, {part}"

@@ -226,7 +226,8 @@ def _busier(
 def _amounts(there: float, else_: float) -> str:
     if there <= 1.0:
         return f"{there:.0%} instead of {else_:.0%}"
-    return f"{there / 1e6:.3g} instead of {else_ / 1e6:.3g} MB/s"
+    first, second = (f"{float(f'{rate / 1e6:.3g}'):g}" for rate in (there, else_))
+    return f"{first} instead of {second} MB/s"
 
 
 def _is_one_way(beside: Mapping[str, Values], name: str, is_work: NDArray[np.bool_]) -> bool:

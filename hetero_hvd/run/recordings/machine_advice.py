@@ -56,9 +56,15 @@ def of_recording(folder: Path, worth: Worth, *, seconds: float | None = None) ->
     return of_samples(samples, Interval(begin, end, facts.every_seconds), worth, command=command)
 
 
-def of_prometheus(told: PrometheusSamples, worth: Worth) -> Advised:
-    """What is advised of the machines of a Prometheus, and how its queues' waits go on."""
-    said = of_samples(told.samples, told.interval, worth, not_judged=told.not_told)
+def of_prometheus(told: PrometheusSamples, worth: Worth, command: str) -> Advised:
+    """What is advised of the machines of a Prometheus, and how its queues' waits go on.
+
+    Args:
+        told: What it has.
+        worth: What is told.
+        command: That shows more.
+    """
+    said = of_samples(told.samples, told.interval, worth, command=command, not_judged=told.not_told)
     return Advised(
         advice=said.advice,
         not_judged=said.not_judged,
@@ -93,7 +99,7 @@ def of_samples(
     return Advised(
         advice=ranked(advice_of(seen, command=command), worth),
         not_judged=(*few, *not_judged, *(() if all_series else ("nothing was sampled",))),
-        seen=tuple(line for each in seen for line in in_words(each)),
+        seen=tuple(in_words(seen)),
     )
 
 

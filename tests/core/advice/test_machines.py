@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import msgspec
 import numpy as np
 import pytest
 
 from hetero_hvd.core.advice.advice import Worth
 from hetero_hvd.core.recording.device_figures import Interval
-from hetero_hvd.run.recordings.machine_advice import of_samples
+from hetero_hvd.messages import DeviceEquipment, NodeEquipped
+from hetero_hvd.run.recordings.machine_advice import of_run, of_samples
+from hetero_hvd.run.records.reader import Record
+from hetero_hvd.run.records.samples import COLUMNS, SCHEMA, SampleTable
 from tests.kit.machine_load import GIB, GPU_BYTES, KINDS, samples
 
 AT = 1.8e9 + np.arange(1800.0)
@@ -128,3 +133,38 @@ def test_two_gpus_are_told_apart():
         for (node, at, told), (_, _, other) in zip(busy, idle, strict=True)
     ]
     assert {each.id for each in said(both).advice} == {"limit:input:b:0", "idle:b:1"}
+
+
+def equipped():
+    """What the machine is made of, as its run tells it."""
+    gpu = DeviceEquipment(index=0, name="H100", memory_bytes=GPU_BYTES)
+    return NodeEquipped(node="b", memory_bytes=256 * GIB, devices=(gpu,))
+
+
+RUN_ADVICE = {
+    "idle": ({}, ["idle:b:0"]),
+    "reductions": ({}, []),
+    "compute": ({"gpu.memory_used_bytes": (12 + 0.01 * (AT - AT[0])) * GIB}, ["memory:b:0"]),
+}
+
+
+@pytest.mark.parametrize("name", RUN_ADVICE)
+def test_machines_of_a_run_are_judged_by_its_rows(name):
+    """What is idle, and memory that fills up; what binds it is measured by itself."""
+    more, expected = RUN_ADVICE[name]
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute(SCHEMA)
+    table = SampleTable(connection)
+    for _, at, sample in samples(drawn(name) | more, AT):
+        table.add(at, sample)
+    table.close()
+    rows = connection.execute("SELECT * FROM samples").fetchall()
+    connection.close()
+    record = Record(
+        events=((AT[0], equipped()),),
+        rollups=(),
+        samples=tuple(dict(zip(COLUMNS, row, strict=True)) for row in rows),
+    )
+    found = of_run(record, Worth(), "show more").advice
+    assert [each.id for each in found] == expected
+    assert of_run(Record(events=(), rollups=()), Worth(), "").advice == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import socket
 import subprocess
@@ -175,6 +176,8 @@ def test_the_same_series_have_the_same_advice(loaded, capsys):
     for mine, theirs in zip(here["advice"], there["advice"], strict=True):
         assert (mine["what"], mine["gains"]) == (theirs["what"], theirs["gains"])
     assert of_gpus(there) == of_gpus(here)
+    for each in (*here["advice"][:1], *there["advice"][:1]):
+        assert main(shlex.split(each["command"])[1:]) == 0  # as it is printed
 
 
 def of_gpus(said):
