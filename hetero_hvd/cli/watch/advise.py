@@ -89,7 +89,8 @@ def act(arguments: argparse.Namespace) -> int:
     """Print what is advised."""
     if arguments.decline or arguments.recall:
         for line in declined.change(arguments.decline, arguments.recall):
-            show(line)
+            if not arguments.json:
+                show(line)
         if not arguments.run and arguments.prometheus is None:
             return 0
     worth = Worth(goal=arguments.goal)._replace(**dict(arguments.worth))

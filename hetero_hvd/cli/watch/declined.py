@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hetero_hvd.config.paths import own_path
 from hetero_hvd.errors import UserError, job_error
 
 _ID = re.compile(r"[a-z]+:[!-~]{1,200}")
@@ -56,6 +57,6 @@ def change(declined: Sequence[str], recalled: Sequence[str]) -> Iterator[str]:
 
 def _file() -> Path:
     """By the XDG base directory specification."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    root = given if given.is_absolute() else own_path("~/.local/state", "declined advice")
     return root / "hetero_hvd" / "declined-advice"

@@ -14,7 +14,7 @@ from hetero_hvd.core.patterns.changes import Phase, find_changes, idle_phases
 from hetero_hvd.core.patterns.cycle import Cycle, find_cycle
 from hetero_hvd.core.patterns.forecast import Forecast, find_forecast
 from hetero_hvd.core.patterns.job_type import IDLE_RATIO, JobType, job_type
-from hetero_hvd.core.recording.device_figures import GAP_INTERVALS, Interval
+from hetero_hvd.core.recording.device_figures import GAP_INTERVALS
 from hetero_hvd.core.recording.device_series import THE_NODE, DeviceSeries
 
 MIN_IDLE_SECONDS = 60.0
@@ -112,16 +112,16 @@ class SeenDevice:
         return bool(self.phases) and self.phases[-1].end >= float(self.series.times[-1])
 
 
-def see(all_series: Sequence[DeviceSeries], interval: Interval) -> list[SeenDevice]:
+def see(all_series: Sequence[DeviceSeries], every_seconds: float) -> list[SeenDevice]:
     """What all devices do; those of which too little is known are left out.
 
     Args:
         all_series: Of devices and their nodes; see `FIGURES_OF_NODE` and `FIGURES_OF_GPU`.
-        interval: Of which.
+        every_seconds: Between two samples, as it was wanted.
     """
     nodes = {each.node: each for each in all_series if each.device == THE_NODE}
     return [
-        _see(each, nodes.get(each.node), interval.every)
+        _see(each, nodes.get(each.node), every_seconds)
         for each in sorted(
             all_series, key=lambda one: (one.node, one.device != THE_NODE, one.device)
         )
@@ -252,7 +252,7 @@ def _idle(seen: SeenDevice, command: str) -> Iterator[Advice]:
     between = part >= BETWEEN_RATIO and len(seen.phases) >= BETWEEN_PHASES
     if not (stands_still or between):
         return
-    evidence = [_phases(seen)]
+    evidence, unknown = [_phases(seen)], ["whether somebody has it reserved"]
     for name, words in (
         ("power_watts", "it draws {:.0f} W meanwhile"),
         ("dram_active_ratio", "its memory moves data for {:.0%} of the time meanwhile"),
@@ -260,6 +260,8 @@ def _idle(seen: SeenDevice, command: str) -> Iterator[Advice]:
         told = _in_phases(seen, series.columns.get(name, np.empty(0)))
         if math.isfinite(told):
             evidence.append(words.format(told))
+    if len(evidence) == 1:
+        unknown.append("whether it works in a way that its use does not show")
     what = f"place the next job on {series}, or leave it out"
     used, total = (series.columns[f"memory_{name}_bytes"] for name in ("used", "total"))
     held = _last(used) / _last(total) if series.device != THE_NODE and _last(total) > 0 else 0.0
@@ -278,7 +280,7 @@ def _idle(seen: SeenDevice, command: str) -> Iterator[Advice]:
         evidence=tuple(evidence),
         idle_seconds=idle,
         command=command,
-        unknown=("whether somebody has it reserved",),
+        unknown=tuple(unknown),
     )
 
 

@@ -20,7 +20,6 @@ from hetero_hvd.core.advice.machines import (
     see,
 )
 from hetero_hvd.core.patterns.forecast import find_forecast
-from hetero_hvd.core.recording.device_figures import Interval
 from hetero_hvd.core.recording.device_series import THE_NODE, DeviceSeries, SeriesCollector
 from hetero_hvd.messages import NodeEquipped, NodeSampled
 from hetero_hvd.run.recordings.folder import read_facts
@@ -45,15 +44,14 @@ def of_recording(folder: Path, worth: Worth, *, seconds: float | None = None) ->
         JobError: It is none, or damaged.
     """
     facts = read_facts(folder)
-    begin, end = facts.from_unix_seconds, facts.until_unix_seconds
-    begin = begin if seconds is None else max(begin, end - seconds)
+    begin = -math.inf if seconds is None else facts.until_unix_seconds - seconds
     samples = (
         (frame.node, frame.at_unix_seconds, sample)
         for frame in read_frames(folder)
         if isinstance(sample := frame.sample, NodeSampled) and frame.at_unix_seconds >= begin
     )
     command = f"hetero-hvd report {shlex.quote(str(folder))}"
-    return of_samples(samples, Interval(begin, end, facts.every_seconds), worth, command=command)
+    return of_samples(samples, facts.every_seconds, worth, command=command)
 
 
 def of_prometheus(told: PrometheusSamples, worth: Worth, command: str) -> Advised:
@@ -64,7 +62,9 @@ def of_prometheus(told: PrometheusSamples, worth: Worth, command: str) -> Advise
         worth: What is told.
         command: That shows more.
     """
-    said = of_samples(told.samples, told.interval, worth, command=command, not_judged=told.not_told)
+    said = of_samples(
+        told.samples, told.every_seconds, worth, command=command, not_judged=told.not_told
+    )
     return Advised(
         advice=said.advice,
         not_judged=said.not_judged,
@@ -74,7 +74,7 @@ def of_prometheus(told: PrometheusSamples, worth: Worth, command: str) -> Advise
 
 def of_samples(
     samples: Samples,
-    interval: Interval,
+    every_seconds: float,
     worth: Worth,
     *,
     command: str = "",
@@ -84,7 +84,7 @@ def of_samples(
 
     Args:
         samples: Node, seconds since 1970 and what was sampled, in any order.
-        interval: Of which, and how often.
+        every_seconds: Between two samples, as it was wanted.
         worth: What is told.
         command: That shows more; empty: none.
         not_judged: What could not be used.
@@ -93,7 +93,7 @@ def of_samples(
     for node, at, sample in samples:
         collector.add(node, at, sample)
     all_series = list(collector.series())
-    seen = see(all_series, interval)
+    seen = see(all_series, every_seconds)
     known = {str(each.series) for each in seen}
     few = [f"{series}: fewer than two samples" for series in all_series if str(series) not in known]
     return Advised(
@@ -116,8 +116,7 @@ def of_run(record: Record, worth: Worth, command: str) -> Advised:
     all_series = list(_series_of(record))
     if not all_series:
         return Advised(advice=())
-    ends = [float(each.times[place]) for each in all_series for place in (0, -1)]
-    seen = see(all_series, Interval(min(ends), max(ends), INTERVAL_SECONDS))
+    seen = see(all_series, INTERVAL_SECONDS)
     found = (each for each in advice_of(seen, command=command) if each.kind in {"idle", "memory"})
     return Advised(advice=ranked(found, worth))
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hetero_hvd.core.recording.device_figures import Interval
 from hetero_hvd.core.view.exporters import (
     FIGURES,
     FREE,
@@ -34,8 +33,11 @@ from hetero_hvd.run.recordings.prometheus_api import PrometheusApi, PrometheusSe
 MAX_SERIES = 2000
 """Of one metric: a few hundred machines of 8 GPUs. Of more a part must be named."""
 
-MAX_VALUES = 4_000_000
+MAX_VALUES = 250_000
 """Of one metric: of more series and time not each scrape is asked for."""
+
+RAW_SECONDS = 3600.0
+"""Of one series all values of so long are asked for, to see how often it is scraped."""
 
 LATE_RATIO = 0.1
 """Of the time between two scrapes, after which their values are asked for: one that is a little
@@ -52,13 +54,13 @@ class PrometheusSamples:
     """What was found.
 
     Attributes:
-        interval: Of which, and how often.
+        every_seconds: Between two of them.
         samples: Node, seconds since 1970 and sample, node by node in the order of time.
         waits: Pool of a queue to times, and how long the job that waits longest has waited.
         not_told: What could not be used, a line each.
     """
 
-    interval: Interval
+    every_seconds: float
     samples: tuple[tuple[str, float, NodeSampled], ...]
     waits: Mapping[str, tuple[Values, Values]]
     not_told: tuple[str, ...]
@@ -121,7 +123,7 @@ def read_prometheus(
     waited = api.over(query, begin, end, max(step, seconds / MAX_WAITS))
     waits = {series.metric.get("pool", ""): _arrays(series) for series in waited}
     return PrometheusSamples(
-        interval=Interval(begin, end, step),
+        every_seconds=step,
         samples=tuple(_samples(found, begin, step)),
         waits=waits,
         not_told=(*found.not_told, *api.warnings),
@@ -155,11 +157,12 @@ def _scraped(
         (first, *_) = api.instant(f"topk(1, count_over_time({named}[{window}]))", until)
         own = ",".join(f'{name}="{_escaped(value)}"' for name, value in first.metric.items()
                        if name != "__name__")  # fmt: skip
-        scraped = api.instant(f"{metric}{{{own}}}[{window}]", until)
-        times = [at for series in scraped for at, _ in series.values]
-        steps = [after - before for before, after in pairwise(times)]
-        if steps:
-            return _Scraped(max(0.001, round(median(steps), 3)), times[-1], number)
+        for length in sorted({min(RAW_SECONDS, seconds), seconds}):  # it may have ended long ago
+            raw = api.instant(f"{metric}{{{own}}}[{max(1.0, length):.0f}s]", until)
+            times = [at for series in raw for at, _ in series.values]
+            steps = [after - before for before, after in pairwise(times)]
+            if steps:
+                return _Scraped(max(0.001, round(median(steps), 3)), times[-1], number)
     return None
 
 

@@ -21,7 +21,6 @@ from hetero_hvd.core.advice.advice import Worth
 from hetero_hvd.core.patterns.forecast import NUM_BINS, find_forecast
 from hetero_hvd.core.patterns.job_type import job_type
 from hetero_hvd.core.patterns.period import find_period
-from hetero_hvd.core.recording.device_figures import Interval
 from hetero_hvd.probes.sampling.node_sampler import NodeSampler
 from hetero_hvd.run.recordings.machine_advice import of_samples
 from tests.kit.machine_load import KINDS, samples
@@ -241,7 +240,7 @@ def _kinds(number: int) -> Table:
             gpu = {f.removeprefix("gpu."): v for f, v in figures.items() if f.startswith("gpu.")}
             found = job_type(gpu, figures).kind
             counts["right" if found == kind else "unknown" if found == "unknown" else "wrong"] += 1
-            said = of_samples(samples(figures, at), Interval(at[0], at[-1], 1.0),
+            said = of_samples(samples(figures, at), 1.0,
                               Worth(seconds=300.0))  # fmt: skip
             advised += len(said.advice)
         num_wrong += counts["wrong"]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hetero_hvd.core.advice.advice import Worth
-from hetero_hvd.core.recording.device_figures import Interval
 from hetero_hvd.messages import DeviceEquipment, NodeEquipped
 from hetero_hvd.run.recordings.machine_advice import of_run, of_samples
 from hetero_hvd.run.records.reader import Record
@@ -26,7 +25,7 @@ def drawn(name, seed=1):
 
 def said(found, **worth):
     """What is advised."""
-    return of_samples(found, Interval(AT[0], AT[-1], 1.0), Worth(**worth), command="show more")
+    return of_samples(found, 1.0, Worth(**worth), command="show more")
 
 
 ADVICE = {

@@ -291,7 +291,7 @@ def test_what_exporters_tell_becomes_a_sample(name):
     figures, expected, not_told = DEVICE_FIGURES[name]
     with served(exporters(figures)) as (url, _):
         found = read_prometheus(PrometheusApi(url), NOW + 3, 3600.0)
-    assert found.interval.every == 15.0
+    assert found.every_seconds == 15.0
     devices = [gpu for _, _, sample in found.samples for gpu in sample.devices]
     for field, value in expected.items():
         assert len(devices) == 240
