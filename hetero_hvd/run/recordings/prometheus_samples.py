@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -42,6 +42,9 @@ RAW_SECONDS = 3600.0
 LATE_RATIO = 0.1
 """Of the time between two scrapes, after which their values are asked for: one that is a little
 late is not missed, and none is on the edge of two windows, which versions see differently."""
+
+MAX_NOT_TOLD = 20
+"""Lines about series that could not be used; more are counted."""
 
 MAX_WAITS = 1000
 """Points of the wait in a queue."""
@@ -126,8 +129,15 @@ def read_prometheus(
         every_seconds=step,
         samples=tuple(_samples(found, begin, step)),
         waits=waits,
-        not_told=(*found.not_told, *api.warnings),
+        not_told=(*_few(list(found.not_told)), *api.warnings),
     )
+
+
+def _few(lines: Sequence[str]) -> Iterator[str]:
+    """The first ones, and how many there are beyond."""
+    yield from lines[:MAX_NOT_TOLD]
+    if len(lines) > MAX_NOT_TOLD:
+        yield f"and {len(lines) - MAX_NOT_TOLD} others of that kind"
 
 
 class _Scraped(NamedTuple):
@@ -146,7 +156,8 @@ def _scraped(
     for metric in metrics:
         named = f"{metric}{{{select}}}"
         counted = api.instant(f"count(count_over_time({named}[{window}]))", until)
-        if not counted or not counted[0].values:
+        most = api.instant(f"topk(1, count_over_time({named}[{window}]))", until)
+        if not (most and counted and counted[0].values and math.isfinite(counted[0].values[0][1])):
             continue
         number = int(counted[0].values[0][1])
         if number > MAX_SERIES:
@@ -154,12 +165,14 @@ def _scraped(
                 f"--prometheus: {metric} has {number} series, more than {MAX_SERIES}: name a part "
                 "of them with --match, such as --match 'cluster=\"a\"'"
             )
-        (first, *_) = api.instant(f"topk(1, count_over_time({named}[{window}]))", until)
-        own = ",".join(f'{name}="{_escaped(value)}"' for name, value in first.metric.items()
-                       if name != "__name__")  # fmt: skip
+        own = ",".join(
+            f'{name}="{_escaped(value)}"'
+            for name, value in most[0].metric.items()
+            if name != "__name__"
+        )
         for length in sorted({min(RAW_SECONDS, seconds), seconds}):  # it may have ended long ago
             raw = api.instant(f"{metric}{{{own}}}[{max(1.0, length):.0f}s]", until)
-            times = [at for series in raw for at, _ in series.values]
+            times = sorted({at for series in raw for at, _ in series.values})
             steps = [after - before for before, after in pairwise(times)]
             if steps:
                 return _Scraped(max(0.001, round(median(steps), 3)), times[-1], number)

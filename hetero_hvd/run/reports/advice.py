@@ -45,8 +45,8 @@ def advised(folders: Sequence[Path], worth: Worth, *, seconds: float | None = No
 
 def _of_runs(folders: Sequence[Path], worth: Worth) -> Advised:
     newest = folders[-1]
-    records = {folder: read_run(folder) for folder in folders}
-    record = records[newest] = read_run(newest, sampled=ALL_COLUMNS)
+    record = read_run(newest, sampled=ALL_COLUMNS)
+    records = {folder: record if folder == newest else read_run(folder) for folder in folders}
     found, not_judged = _of_nodes(record, costs_of(record), newest, worth.ratio)
     judged = [_judgement(folder, each) for folder, each in records.items()]
     findings = judged[-1].findings

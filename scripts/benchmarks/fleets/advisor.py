@@ -86,7 +86,7 @@ def advisor(effort: Effort, say: Say) -> Iterator[Table]:
         recorded.append(_record(length, seconds))
     yield _periods(recorded)
     say("what is no cycle")
-    yield _false_cycles(50 * effort.num_seeds)
+    yield _false_cycles(10 * effort.num_seeds)
     say("kinds of jobs")
     yield _kinds(effort.num_seeds)
     say("forecasts")
@@ -125,22 +125,20 @@ def _record(length: float, seconds: float) -> RecordedSteps:
     )
 
 
-def acf_rule(series: Values) -> int | None:
-    """The lag of the largest peak of the autocorrelation that is beyond its 95 % band, 1.96 / √n.
+def published_rule(series: Values) -> float | None:
+    """The period, in samples, by the rule of Alnair's profiler (CentaurusInfra, 2021).
 
-    As textbooks and monitors have it (G. Box and G. Jenkins, 1970: "Time series analysis").
+    Cyclic is a series of whose autocorrelations at all lags below half of its length more than two
+    exceed their own mean by 1.96 of their own standard deviations; the period is the median of the
+    differences between these lags.
     """
-    centred = series - series.mean()
     number = len(series)
-    power = np.abs(np.fft.rfft(centred, 2 * number)) ** 2
-    found = np.fft.irfft(power)[: number // 2]
-    if found[0] <= 0:
+    pairs = [(series[lag:], series[: number - lag]) for lag in range(number // 2)]
+    if any(first.std() == 0 or second.std() == 0 for first, second in pairs):
         return None
-    found = found / found[0]
-    inner = found[1:-1]
-    peaks = (inner > found[:-2]) & (inner >= found[2:]) & (inner > 1.96 / np.sqrt(number))
-    places = np.flatnonzero(peaks) + 1
-    return int(places[np.argmax(found[places])]) if len(places) else None
+    found = np.array([np.corrcoef(first, second)[0, 1] for first, second in pairs])
+    lags = np.flatnonzero(found > found.mean() + 1.96 * found.std())
+    return float(np.median(np.diff(lags))) if len(lags) > 2 else None  # noqa: PLR2004 - the rule's
 
 
 def _periods(recorded: list[RecordedSteps]) -> Table:
@@ -149,8 +147,8 @@ def _periods(recorded: list[RecordedSteps]) -> Table:
         text=f"A process computes for 40 % of each step, on this machine with all that runs here; "
         f"its processor time is sampled every {EVERY_SECONDS} s. Right is a period within "
         f"{TOLERANCE:.0%} of the mean of the process' own marks, in windows of a minute that begin "
-        f"every {STRIDE * EVERY_SECONDS:.0f} s. Beside it the largest peak of the autocorrelation.",
-        columns=("step by its marks", "windows", "right", "wrong", "not told", "autocorrelation"),
+        f"every {STRIDE * EVERY_SECONDS:.0f} s. Beside it the rule of a published profiler.",
+        columns=("step by its marks", "windows", "right", "wrong", "not told", "published rule"),
     )
     sums = np.zeros(2)
     for run in recorded:
@@ -160,7 +158,7 @@ def _periods(recorded: list[RecordedSteps]) -> Table:
         found = [find_period(window, EVERY_SECONDS) for window in windows]
         told = [each.seconds for each in found if each is not None]
         right = sum(_is_right(seconds, run.step_seconds) for seconds in told)
-        peaks = [lag for window in windows if (lag := acf_rule(window)) is not None]
+        peaks = [lag for window in windows if (lag := published_rule(window)) is not None]
         others = sum(_is_right(lag * EVERY_SECONDS, run.step_seconds) for lag in peaks)
         table.rows.append((
             f"{run.step_seconds:.4f} s", str(len(windows)), str(right), str(len(told) - right),
@@ -202,8 +200,8 @@ def _false_cycles(number: int) -> Table:
     table = Table(
         title="What is no cycle",
         text=f"{number} series of each kind and length, by seed; in how many a cycle is found, by "
-        "us and by the largest peak of the autocorrelation beyond its 95 % band.",
-        columns=("series", "samples", "ours", "autocorrelation"),
+        "us and by the rule of a published profiler (Alnair's).",
+        columns=("series", "samples", "ours", "published rule"),
     )
     worst = 0.0
     for name, draw in NO_CYCLES.items():
@@ -211,7 +209,7 @@ def _false_cycles(number: int) -> Table:
             rng = np.random.default_rng(length)
             series = [draw(rng, length) for _ in range(number)]
             ours = fmean(find_period(each, 1.0) is not None for each in series)
-            other = fmean(acf_rule(each) is not None for each in series)
+            other = fmean(published_rule(each) is not None for each in series)
             table.rows.append((name, str(length), f"{ours:.1%}", f"{other:.1%}"))
             worst = max(worst, ours)
     table.numbers.append(
@@ -295,7 +293,7 @@ def _forecasts(recorded: list[RecordedSteps], number: int) -> Table:
         season = 600.0 if name.startswith("season") else None
         drawn[name] = [(draw(rng, len(AT)), season) for _ in range(number)]
     everywhere: list[tuple[bool, float, float]] = []
-    worst = 0.0
+    worse: list[str] = []
     for place, (name, series) in enumerate(drawn.items()):
         rng = np.random.default_rng(100 + place)
         cuts = max(1, round(3 * number / len(series))) if name.startswith("recorded") else 1
@@ -305,13 +303,13 @@ def _forecasts(recorded: list[RecordedSteps], number: int) -> Table:
         ratio = sum(each[1] for each in shown) / max(sum(each[2] for each in shown), 1e-300)
         cells = (f"{ratio:.2f}", f"{fmean(each[0] for each in shown):.0%}") if shown else ("", "")
         table.rows.append((name, str(len(found)), str(len(shown)), *cells))
-        worst = max(worst, ratio if len(shown) > 0.1 * len(found) else 0.0)
-    table.numbers += _of_forecasts(everywhere, worst)
+        worse += [f"{name}: {ratio:.2f} where {len(shown)} of {len(found)} are shown"] * (ratio > 1)
+    table.numbers += _of_forecasts(everywhere, worse)
     return table
 
 
-def _of_forecasts(everywhere: list[tuple[bool, float, float]], worst: float) -> list[Number]:
-    """Goals of all that were shown, and of the kind of series with the largest errors."""
+def _of_forecasts(everywhere: list[tuple[bool, float, float]], worse: list[str]) -> list[Number]:
+    """Goals of all that were shown, and of the kinds of series whose errors were too large."""
     held = fmean(each[0] for each in everywhere) if everywhere else 0.0
     return [
         Number(
@@ -321,11 +319,10 @@ def _of_forecasts(everywhere: list[tuple[bool, float, float]], worst: float) -> 
             is_reached=COVERED[0] <= held <= COVERED[1],
         ),
         Number(
-            quantity="error of forecasts beside that of the last value, worst kind of which "
-            "more than a tenth is shown",
-            goal="< 1",
-            found=f"{worst:.2f}",
-            is_reached=worst < 1,
+            quantity="kinds of series whose forecasts were worse than the last value",
+            goal="none",
+            found="; ".join(worse) or "none",
+            is_reached=not worse,
         ),
     ]
 

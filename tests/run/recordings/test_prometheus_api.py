@@ -111,6 +111,8 @@ ANSWERS = {
     "labels that are none": (
         status(200, told([{"metric": [], "values": []}])), 2, "its answer is none of Prometheus'"),
     "no series": (status(200, NOTHING), 2, "it has no series of dcgm-exporter, the node exporter"),
+    "a number of series that is none": (
+        status(200, told([{"metric": {}, "value": [NOW, "NaN"]}])), 2, "it has no series of"),
     "too many series": (
         status(200, told([{"metric": {}, "value": [NOW, str(MAX_SERIES + 1)]}])), 2,
         f"has {MAX_SERIES + 1} series, more than {MAX_SERIES}: name a part of them with --match"),
@@ -237,7 +239,8 @@ def exporters(figures, every=15.0, number=240):
         for metric, labels, value in figures:
             if metric not in text:
                 continue
-            times = [NOW - every * place for place in range(number)][::-1]
+            order = 1 if "scrambled" in labels else -1
+            times = [NOW - every * place for place in range(number)][::order]
             values = [[at, str(value(place))] for place, at in enumerate(times)]
             if text.startswith("count("):
                 found.append({"metric": {}, "value": [NOW, "1"]})
@@ -276,6 +279,9 @@ DEVICE_FIGURES = {
     "a part of a GPU": (
         [("DCGM_FI_DEV_FB_USED", GPU | {"GPU_I_ID": "1"}, lambda _: 7)], {},
         "b: parts of its GPUs (MIG) are left out"),
+    "in no order": (
+        [("DCGM_FI_DEV_GPU_UTIL", GPU | {"scrambled": "yes"}, lambda _: 42)],
+        {"use_ratio": 0.42}, ""),
     "told by two exporters": (
         [("DCGM_FI_DEV_GPU_UTIL", GPU | {"job": "1"}, lambda _: 10),
          ("DCGM_FI_DEV_GPU_UTIL", GPU | {"job": "2"}, lambda _: 90)], {"use_ratio": 0.1}, ""),
