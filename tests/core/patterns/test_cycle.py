@@ -63,3 +63,20 @@ def test_what_is_missing_is_no_idle_time():
 def test_no_time_has_no_cycle(times):
     """Nor does it fail."""
     assert find_cycle(np.array(times), np.ones(len(times))) is None
+
+
+@pytest.mark.parametrize("seconds", [8.0, 13.0, 16.5, 19.0])
+def test_long_cycles_are_found_in_longer_windows(seconds):
+    """At one sample a second a minute has too few of them."""
+    rng = np.random.default_rng(4)
+    at = np.arange(900.0)
+    values = (at % seconds < 0.4 * seconds) + 0.05 * rng.standard_normal(len(at))
+    assert find_cycle(at, values).seconds == pytest.approx(seconds, rel=0.02)
+
+
+def test_longer_windows_make_no_cycles():
+    """Of noise that remembers, which is longer correlated than a minute."""
+    rng, found = np.random.default_rng(6), 0
+    for _ in range(20):
+        found += find_cycle(np.arange(900.0), np.cumsum(rng.standard_normal(900))) is not None
+    assert found <= 1
