@@ -41,6 +41,9 @@ MAX_AHEAD_SECONDS = 7 * 86400.0
 MIN_CHANGE_RATIO = 0.1
 """Of a device's use: a change of less is not told."""
 
+MAX_NAMED = 5
+"""Devices; more are told by their number."""
+
 MAX_CHANGES = 3
 """More are told by their number."""
 
@@ -172,9 +175,10 @@ def advice_of(seen: Sequence[SeenDevice], *, command: str = "") -> Iterator[Advi
         seen: See `see`.
         command: A line for a shell that shows more; empty: there is none.
     """
+    saturated = [str(each.series) for each in seen if each.job.kind == "compute"]
     for each in seen:
         if _has_job(each, seen):
-            yield from _idle(each, command)
+            yield from _idle(each, saturated, command)
             yield from _waiting(each, command)
         yield from _memory(each, command)
 
@@ -245,7 +249,8 @@ def forecast_words(found: Forecast | None, factor: float, unit: str) -> str:
     return f"{words} is expected by its {found.method}, {found.skill_ratio:.0%} nearer than naive"
 
 
-def _idle(seen: SeenDevice, command: str) -> Iterator[Advice]:
+def _idle(seen: SeenDevice, saturated: Sequence[str], command: str) -> Iterator[Advice]:
+    """That a device stands still; `saturated` are those who are bound by their own computing."""
     series, idle = seen.series, seen.idle_seconds
     part = idle / seen.known_seconds if seen.known_seconds > 0 else 0.0
     stands_still = seen.is_idle_now and part >= STANDS_STILL_RATIO
@@ -260,8 +265,11 @@ def _idle(seen: SeenDevice, command: str) -> Iterator[Advice]:
         told = _in_phases(seen, series.columns.get(name, np.empty(0)))
         if math.isfinite(told):
             evidence.append(words.format(told))
-    if len(evidence) == 1:
+    if len(evidence) == 1:  # nothing but its use
         unknown.append("whether it works in a way that its use does not show")
+    if saturated:
+        more = f" and {len(saturated) - MAX_NAMED} others" if len(saturated) > MAX_NAMED else ""
+        evidence.append(f"saturated by what they do: {', '.join(saturated[:MAX_NAMED])}{more}")
     what = f"place the next job on {series}, or leave it out"
     used, total = (series.columns[f"memory_{name}_bytes"] for name in ("used", "total"))
     held = _last(used) / _last(total) if series.device != THE_NODE and _last(total) > 0 else 0.0

@@ -134,6 +134,15 @@ def test_two_gpus_are_told_apart():
     assert {each.id for each in said(both).advice} == {"limit:input:b:0", "idle:b:1"}
 
 
+def test_who_is_saturated_is_told_beside_who_is_idle():
+    """The next job has its place there; use of 100 % alone is no saturation."""
+    for name, expected in (("compute", "saturated by what they do: a GPU 0"), ("spinning", None)):
+        both = [*samples(drawn(name), AT, "a"), *samples(drawn("idle"), AT)]
+        (idle,) = (each for each in said(both).advice if each.kind == "idle")
+        told = [line for line in idle.evidence if line.startswith("saturated")]
+        assert told == ([expected] if expected else [])
+
+
 def equipped():
     """What the machine is made of, as its run tells it."""
     gpu = DeviceEquipment(index=0, name="H100", memory_bytes=GPU_BYTES)
