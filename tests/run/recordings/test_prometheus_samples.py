@@ -206,3 +206,15 @@ def test_only_what_matches_is_judged(loaded, capsys):
     port, _ = loaded
     words = ("--prometheus", f"http://127.0.0.1:{port}/api/v1/", "--match", 'Hostname="m0"')
     assert [each["id"] for each in advised(capsys, *words)["advice"]] == ["idle:m0:0"]
+
+
+@pytest.mark.parametrize(("hours", "worth", "is_told"), [
+    ("0.1", "10m", False),
+    ("0.1", "5m", True),
+    ("1", "10m", True),
+])  # fmt: skip
+def test_the_newest_hours_of_a_recording(loaded, capsys, hours, worth, is_told):
+    """Of which a device may be idle for less than is worth to be told."""
+    _, folder = loaded
+    found = advised(capsys, folder, "--hours", hours, "--worth", worth)["advice"]
+    assert ("idle:m0:0" in [each["id"] for each in found]) == is_told
