@@ -35,7 +35,7 @@ STRIDE = 20
 
 GOAL_RATIO, TOLERANCE = 0.95, 0.02
 MOST_FALSE = 0.05
-COVERED = (0.7, 0.9)
+COVERED, NEARER = (0.7, 0.9), 0.9
 LEAK_BYTES_PER_SECOND = 2**20
 
 _STEPS = """
@@ -293,7 +293,6 @@ def _forecasts(recorded: list[RecordedSteps], number: int) -> Table:
         season = 600.0 if name.startswith("season") else None
         drawn[name] = [(draw(rng, len(AT)), season) for _ in range(number)]
     everywhere: list[tuple[bool, float, float]] = []
-    worse: list[str] = []
     for place, (name, series) in enumerate(drawn.items()):
         rng = np.random.default_rng(100 + place)
         cuts = max(1, round(3 * number / len(series))) if name.startswith("recorded") else 1
@@ -303,26 +302,26 @@ def _forecasts(recorded: list[RecordedSteps], number: int) -> Table:
         ratio = sum(each[1] for each in shown) / max(sum(each[2] for each in shown), 1e-300)
         cells = (f"{ratio:.2f}", f"{fmean(each[0] for each in shown):.0%}") if shown else ("", "")
         table.rows.append((name, str(len(found)), str(len(shown)), *cells))
-        worse += [f"{name}: {ratio:.2f} where {len(shown)} of {len(found)} are shown"] * (ratio > 1)
-    table.numbers += _of_forecasts(everywhere, worse)
+    table.numbers += _of_forecasts(everywhere)
     return table
 
 
-def _of_forecasts(everywhere: list[tuple[bool, float, float]], worse: list[str]) -> list[Number]:
-    """Goals of all that were shown, and of the kinds of series whose errors were too large."""
-    held = fmean(each[0] for each in everywhere) if everywhere else 0.0
+def _of_forecasts(shown: list[tuple[bool, float, float]]) -> list[Number]:
+    """How often the interval held, and how often the forecast was nearer than the last value."""
+    held = fmean(each[0] for each in shown) if shown else 0.0
+    nearer = fmean(error < naive for _, error, naive in shown) if shown else 0.0
     return [
         Number(
             quantity="interval of 80 % of the forecasts that are shown",
             goal=f"holds in {COVERED[0]:.0%} to {COVERED[1]:.0%}",
-            found=f"{held:.0%} of {len(everywhere)}",
+            found=f"{held:.0%} of {len(shown)}",
             is_reached=COVERED[0] <= held <= COVERED[1],
         ),
         Number(
-            quantity="kinds of series whose forecasts were worse than the last value",
-            goal="none",
-            found="; ".join(worse) or "none",
-            is_reached=not worse,
+            quantity="forecasts that are shown and were nearer than the last value",
+            goal=f">= {NEARER:.0%}",
+            found=f"{nearer:.0%} of {len(shown)}",
+            is_reached=nearer >= NEARER,
         ),
     ]
 
