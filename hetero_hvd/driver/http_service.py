@@ -7,6 +7,7 @@ from typing import Any
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveView
+from hetero_hvd.core.view.run_plots import RunPlots
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.traces import TraceOrders
@@ -42,11 +43,14 @@ class HttpService:
         self._team = team
         self._tracing = tracing
         self._view = LiveView(team.tracker.diagnosis.findings)
+        self._plots = RunPlots()
+        self._folder = folder.path
         self._web = Web(job, folder.path)
         age_seconds = max_age_seconds(job.sample_seconds)
         self._metrics = Metrics(folder.run_id, max_age_seconds=age_seconds)
         self._scrapes = Scrapes()
         team.bus.subscribe(self._view.observe, "the page")
+        team.bus.subscribe(self._plots.observe, "the plots")
         team.bus.subscribe(self._metrics.observe, "the metrics")
 
     @property
@@ -65,6 +69,8 @@ class HttpService:
                 drain=self._team.slots.drain,
                 stop=self._stop,
                 metrics=self._scraped,
+                plots=self._plots.view,
+                folder=self._folder,
                 trace=self._tracing.start,
             )
         )

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import shutil
 import socket
 import threading
 import urllib.error
@@ -17,8 +16,6 @@ from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.run.web import Web, event_streams, server
 from hetero_hvd.run.web.app import Sources
 from hetero_hvd.run.web.source import source_of
-
-from . import chromium
 
 READ, OPERATE = "r" * 20, "o" * 20
 SENTENCE = "gamma:0 is the slowest: 0.25 of alpha:0's speed"
@@ -168,7 +165,7 @@ def test_all_that_it_answers_is_described(start, tokens):
         "/drain", "/stop", "/trace",
     }  # fmt: skip
     read = {path for path, methods in paths.items() if "get" in methods} - {"/events"}
-    assert read == {"/state", "/status", "/metrics", "/sd"}
+    assert read == {"/state", "/status", "/metrics", "/sd", "/plots", "/advice", "/runs"}
     for path in read:
         code, _ = job.fetch(path, token=READ)
         assert str(code) in paths[path]["get"]["responses"]
@@ -260,25 +257,3 @@ def test_a_recorded_run_is_shown_as_it_ended(tmp_path):
         records.write_text(f"{line}\n")
         with pytest.raises(JobError, match=r"timings\.jsonl:1: is no event"):
             source_of(str(tmp_path), token_file=None, ca=None)()
-
-
-@pytest.mark.skipif(chromium.find() is None, reason="needs chromium")
-def test_the_page_says_who_is_slow_and_follows_the_run(start, tokens, tmp_path):
-    """In a real browser, with a token: the sentence, the bars, the events as text, the news."""
-    job = start(**tokens)
-
-    async def act(tab):
-        assert SENTENCE in await tab.wait_for("#verdict", SENTENCE)
-        assert "36" in await tab.text("#workers")
-        assert "<b>not markup</b>" in await tab.text("#events")
-        bars = "String(document.querySelectorAll('#workers rect[fill=\"#0891b2\"]').length)"
-        assert (await tab.call("Runtime.evaluate", expression=bars))["result"]["value"] == "1"
-        job.state.verdict = ["No worker is slow."]
-        job.num_events += 1
-        await tab.wait_for("#verdict", "No worker is slow.")
-
-    profile = tmp_path / "profile"
-    try:
-        chromium.visit(profile, f"{job.web.url}/#token={READ}", act)
-    finally:
-        shutil.rmtree(profile, ignore_errors=True)

@@ -19,6 +19,7 @@ import pytest
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveState, WorkerView
+from hetero_hvd.core.view.run_plots import RunPlots
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.http.api import EVENTS
 from hetero_hvd.run.web import Web
@@ -85,6 +86,7 @@ def run(folder):
         targets=lambda: [{"targets": [web.target], "labels": {}}], drain=drain,
         stop=lambda: "all workers are asked to end", metrics=lambda: metrics.render()[0],
         trace=lambda wish: f"{wish['steps']} steps are recorded",
+        plots=RunPlots().view, folder=folder,
     )  # fmt: skip
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import shutil
 
 import msgspec
 
@@ -125,10 +124,8 @@ def browse(folder, act, address="#token={read}"):
                     return await act(tab, client, lab)
                 finally:
                     assert await tab.value("document.title") == "hetero-hvd hub"
+                    assert tab.errors == []
 
-            return await chromium.look(folder / "profile", f"{client.url}/{shown}", watched)
+            return await chromium.look(f"{client.url}/{shown}", watched)
 
-    try:
-        return asyncio.run(visit())
-    finally:
-        shutil.rmtree(folder / "profile", ignore_errors=True)
+    return asyncio.run(visit())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 import urllib.request
 
 import pytest
@@ -208,7 +207,7 @@ def test_orders_are_given_by_keys_and_need_the_token(tmp_path):
 
         async def push(selector, words):
             await focus(tab, selector)
-            await tab.press("Enter", "\r")
+            await tab.press("Enter")
             told.append(await tab.wait_for("#order-status", words))
 
         await tab.wait_for("#runs", "digits")
@@ -224,10 +223,10 @@ def test_orders_are_given_by_keys_and_need_the_token(tmp_path):
         await push("[aria-label='Stop mine']", "stopped mine")
         await push("[aria-label='Write over']", "wrote over")
         await focus(tab, "[aria-label='Plot night']")
-        await tab.press("Enter", "\r")
+        await tab.press("Enter")
         await tab.until(f"{DRAWN}?.startsWith('night alpha use_ratio')")
         await focus(tab, "#cut-plot")
-        await tab.press("Enter", "\r")
+        await tab.press("Enter")
         await focus(tab, "#cut [name=name]")
         await tab.write("part")
         await push("#cut button:not([type])", "cut part")
@@ -312,7 +311,7 @@ def test_a_session_that_goes_on_is_followed(tmp_path):
         await tab.wait_for(".marks", "beta lost")  # though runs may be known later
         last = await tab.value("plot.told.times.at(-1)")
         await focus(tab, ".legend button:last-child")
-        await tab.press("Enter", "\r")
+        await tab.press("Enter")
         client.store.commit([lab.part(60 * MINUTES + 1, 1)])
         await tab.until(f"plot.told.times.at(-1) > {last}")
         shown = "[...document.querySelectorAll('.legend button')].map((one) => one.ariaPressed)"
@@ -335,21 +334,20 @@ def test_the_plot_of_a_week_opens_in_three_seconds(tmp_path):
     async def act(tab):
         tries = []
         while not tries or (min(tries) >= MAX_SECONDS and len(tries) < MAX_TRIES):
-            await tab.call("Page.navigate", url="about:blank")
-            await tab.call("Page.navigate", url=url)
+            await tab.page.goto("about:blank")
+            await tab.page.goto(url)
             await tab.until(f"document.readyState === 'complete' && document.title && {DRAWN}")
             tries.append(await tab.value("performance.now() / 1000"))
         return tries, await tab.value(DRAWN), await tab.value("plot.told.lines.length")
 
     async def visit():
         await hub.order("status")
-        return await chromium.look(tmp_path / "profile", "about:blank", act)
+        return await chromium.look("about:blank", act)
 
     try:
         tries, drawn, num_lines = asyncio.run(visit())
     finally:
         hub.kill()
-        shutil.rmtree(tmp_path / "profile", ignore_errors=True)
     print(f"the plot of a week opens in {1000 * min(tries):.0f} ms")  # noqa: T201 - for who asks
     assert drawn.startswith(f"{SESSION} {NODE} use_ratio")
     assert num_lines == 8

@@ -98,21 +98,21 @@ def _show_recording(folder: Path, *, as_json: bool) -> None:
 
 def _draw(run: Path, *, html: Path | None, plot: Path | None) -> None:
     from hetero_hvd.run.recordings.frames import is_recording  # noqa: PLC0415 - only this command
-    from hetero_hvd.run.reports.series import series_of  # noqa: PLC0415
+    from hetero_hvd.run.reports.series import report_of  # noqa: PLC0415
 
     if is_recording(run):
         _draw_recording(run, html=html, plot=plot)
         return
-    series = series_of(run)
+    report = report_of(run)
     if html is not None:
         from hetero_hvd.run.reports.html import write_page  # noqa: PLC0415
 
-        write_page(series, html)
+        write_page(report, html)
         show(f"page: {html}")
     if plot is not None:
         from hetero_hvd.run.reports.plots import draw  # noqa: PLC0415 - matplotlib is an extra
 
-        draw(series, plot)
+        draw(report, plot)
         show(f"plot: {plot}")
 
 

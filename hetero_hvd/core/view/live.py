@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -40,6 +41,10 @@ from hetero_hvd.messages import (
 
 MAX_EVENTS = 100
 MAX_POINTS = 600
+Severity = Literal["bad", "warning", "info", "unknown"]
+WARNING_RATIO = 0.1
+"""Of throughput: who could gain less is told so without any warning."""
+
 _FINAL = ("finished", "drained", "set aside")
 """States of a worker that the end of its process does not change."""
 
@@ -105,13 +110,19 @@ class LiveState(msgspec.Struct, kw_only=True):
 
     Attributes:
         run_id: See `RunStarted`.
+        name: What its user calls it; empty: nothing.
         state: `starting`, `training` or `ended`; of a record also `no end recorded`.
         step: Last step heard of; -1 before the first.
         epoch: Of that step.
         loss: Of that step.
         samples_per_second: Of the whole job.
+        now_unix_seconds: When this was told, by the clock of who tells it; None: not told.
+        started_at_unix_seconds: When the run began; None: not known.
+        stepped_at_unix_seconds: When the last step was heard of; None: there was none.
+        ended_at_unix_seconds: None: it has not.
         quality: How good it is.
         verdict: What limits the run, in sentences; see `core.diagnosis.findings`.
+        severities: Of each sentence: `bad`, `warning`, `info`, or `unknown` where it abstains.
         parts: Of a step, in the order of its bars.
         workers: By name.
         nodes: By name; those that have told what they do now.
@@ -120,13 +131,19 @@ class LiveState(msgspec.Struct, kw_only=True):
     """
 
     run_id: str = ""
+    name: str = ""
     state: str = "starting"
     step: int = -1
     epoch: int | None = None
     loss: float | None = None
     samples_per_second: float | None = None
+    now_unix_seconds: float | None = None
+    started_at_unix_seconds: float | None = None
+    stepped_at_unix_seconds: float | None = None
+    ended_at_unix_seconds: float | None = None
     quality: QualityView = msgspec.field(default_factory=QualityView)
     verdict: list[str] = msgspec.field(default_factory=list)
+    severities: list[Severity] = msgspec.field(default_factory=list)
     parts: list[PartView] = msgspec.field(default_factory=PARTS.copy)
     workers: list[WorkerView] = msgspec.field(default_factory=list)
     nodes: list[NodeView] = msgspec.field(default_factory=list)
@@ -169,7 +186,9 @@ class LiveView:
             self._events.append((at_unix_seconds, words))
         match event:
             case RunStarted():
-                self._state.run_id = event.run_id
+                self._state.run_id, self._state.name = event.run_id, event.name
+                self._state.started_at_unix_seconds = at_unix_seconds
+                self._state.ended_at_unix_seconds = None
             case WorkersJoined():
                 self._joined(event)
             case BatchPlan():
@@ -181,6 +200,7 @@ class LiveView:
                 self._nodes.sampled(at_unix_seconds, event)
             case RunEnded():
                 self._state.state = "ended"
+                self._state.ended_at_unix_seconds = at_unix_seconds
             case _:
                 self._of_workers(event)
 
@@ -189,7 +209,9 @@ class LiveView:
         self._state.workers = [self._workers[name] for name in sorted(self._workers)]
         self._state.nodes = self._nodes.at(self._at_unix_seconds)
         self._state.quality = self._quality.view
-        self._state.verdict = _sentences(self._findings())
+        findings = _in_order(self._findings())
+        self._state.verdict = list(map(str, findings))
+        self._state.severities = list(map(severity_of, findings))
         self._state.events = list(self._events)
         self._state.throughput = list(self._points)
         return self._state
@@ -237,6 +259,7 @@ class LiveView:
     def _timed(self, at_unix_seconds: float, table: StepTable) -> None:
         state, event = self._state, table.event
         state.step = event.step
+        state.stepped_at_unix_seconds = at_unix_seconds
         state.epoch = event.epoch
         state.loss = finite(event.loss)
         for worker, row in table.measured.items():
@@ -255,12 +278,24 @@ class LiveView:
             self._points.append((at_unix_seconds, state.samples_per_second))
 
 
-def _sentences(findings: Sequence[Finding]) -> list[str]:
+def severity_of(finding: Finding) -> Severity:
+    """How much a judgement matters to who reads it now."""
+    if not finding.is_complete:
+        return "unknown"
+    if finding.is_past:
+        return "info"
+    if finding.kind == "stall":
+        return "bad"
+    gain = finding.max_gain_ratio or 0.0
+    return "warning" if finding.kind == "straggler" or gain >= WARNING_RATIO else "info"
+
+
+def _in_order(findings: Sequence[Finding]) -> list[Finding]:
     """That nobody steps comes first, then who is slow, then what binds the run."""
     shown = [found for found in findings if found.kind != "memory" or found.next_step]
     order: tuple[FindingKind, ...] = ("stall", "straggler", "imbalance")
     shown.sort(key=lambda found: order.index(found.kind) if found.kind in order else len(order))
-    return list(map(str, shown))
+    return shown
 
 
 def _measure(view: WorkerView, row: StepTiming) -> None:

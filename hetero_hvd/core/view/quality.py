@@ -29,6 +29,7 @@ class QualityView(msgspec.Struct, kw_only=True):
         best_checkpoint_step: Of the best one by the metric that the job names.
         best_checkpoint_path: Where that is.
         remaining_seconds: Until the last epoch is done, at the pace of late; None: not known.
+        total_steps: Applied steps when the last epoch is done; None: not known.
     """
 
     evaluated_step: int | None = None
@@ -39,6 +40,7 @@ class QualityView(msgspec.Struct, kw_only=True):
     best_checkpoint_step: int | None = None
     best_checkpoint_path: str = ""
     remaining_seconds: float | None = None
+    total_steps: int | None = None
 
 
 def is_learning_rate(name: str) -> bool:
@@ -94,6 +96,8 @@ class Quality:
         own = {LOSS, *rates}
         view.logged |= {name: value for name, value in newest.items() if name not in own}
         view.remaining_seconds = self._remaining_seconds(event.remaining_steps)
+        is_known = event.remaining_steps >= 0
+        view.total_steps = event.step + event.remaining_steps if is_known else None
 
     def _remaining_seconds(self, num_steps: int) -> float | None:
         if num_steps < 0 or len(self._pace) < 2:  # noqa: PLR2004 - a pace has two ends

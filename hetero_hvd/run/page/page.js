@@ -17,6 +17,59 @@ const percent = (value) => (value == null ? "–" : `${Math.round(value * 100)} 
 const room = (used, total) =>
   used == null || total == null ? "–" : `${(used / 2 ** 30).toFixed(1)} of ${(total / 2 ** 30).toFixed(1)}`;
 
+const when = (seconds) => (seconds == null ? "–" : new Date(seconds * 1000).toLocaleString());
+const problem = (error) => (error instanceof Error ? error.message : String(error));
+
+async function answered(response) {
+  const told = await response.json().catch(() => ({}));
+  if (response.ok) return told;
+  const failure = new Error(told.error ?? `the server answers ${response.status}`);
+  failure.status = response.status;
+  throw failure;
+}
+
+/* Say something where it is read aloud; the same words twice are no news. */
+function tell(id, words, isBad = false) {
+  if (at(id).textContent !== words) at(id).textContent = words;
+  at(id).classList.toggle("bad", isBad);
+}
+
+/* A row whose cells say what they are, for narrow screens and for who does not see them. */
+function row(table, cells, kind) {
+  const tr = make("tr", "", kind);
+  tr.setAttribute("role", "row");
+  const heads = at(table).closest("table").tHead.rows[0].cells;
+  cells.forEach((cell, index) => {
+    const td = make("td", "", heads[index].className);
+    td.setAttribute("role", "cell");
+    td.dataset.label = heads[index].textContent;
+    td.append(cell);
+    if (cell === "–") td.classList.add("none");
+    tr.append(td);
+  });
+  return tr;
+}
+
+/* Put what is told into an element if that is news, and say so: whoever has the focus there keeps it. */
+function put(table, told, rows) {
+  const text = JSON.stringify(told);
+  if (at(table).dataset.told === text) return false;
+  at(table).dataset.told = text;
+  const focused = document.activeElement?.dataset?.key;
+  at(table).replaceChildren(...rows());
+  if (focused) [...at(table).querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
+  return true;
+}
+
+function button(words, key, act) {
+  const found = make("button", words);
+  found.type = "button";
+  found.dataset.key = `${words} ${key}`;
+  found.setAttribute("aria-label", `${words} ${key}`);
+  found.onclick = act;
+  return found;
+}
+
 const readToken = () => new URLSearchParams(location.hash.slice(1)).get("token");
 const bearer = (token) => (token ? { Authorization: `Bearer ${token}` } : {});
 

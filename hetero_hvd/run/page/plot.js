@@ -2,36 +2,60 @@
 // A plot over time, drawn by uPlot: lines with gaps, shaded times, marks; to be used by all pages.
 // A null ends a line. What it shows is also there as text: a sentence, the values, the list of marks.
 const HEIGHT = 240, COLOURS = 8;
-const DASHES = { reset: [], plan: [6, 4], phase: [2, 3] };
+const DASHES = { reset: [], fault: [], stall: [4, 3], straggler: [8, 3], plan: [], phase: [2, 3] };
+const FOOT_PIXELS = 10; // so high are marks that are many, at the foot of a plot
+const NEAR_PIXELS = 14; // nearer to each other they are drawn as one, with their number
+const TIP_LINES = 10;
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const moment = (seconds) => new Date(seconds * 1000).toLocaleString();
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const short = (value) =>
   value == null ? "–" : Math.abs(value) >= 1e5 ? compact.format(value) : Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 
+/* An exponential mean over the points, 0 <= weight < 1, from the first one on; gaps stay. */
+function smoothed(values, weight) {
+  if (!weight) return values;
+  let [sum, known] = [0, 0];
+  return values.map((value) => {
+    if (value == null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    known = weight * known + (1 - weight);
+    return sum / known;
+  });
+}
+
+/* Each line on those below it, the highest first, so that each covers what is higher. */
+function stacked(lines, isHidden) {
+  const sums = lines.length ? lines[0].values.map(() => 0) : [];
+  return lines.map((line) => {
+    const isShown = !isHidden(line.label);
+    return line.values.map((value, i) => {
+      if (value == null) return null;
+      if (isShown) sums[i] += value;
+      return sums[i];
+    });
+  }).reverse();
+}
+
 class TimePlot {
-  /* In the element; `look(from, to)` is called when another time is wanted, with nothing for all. */
-  constructor(element, look) {
+  /* In the element; `look(from, to)` is called when another part is wanted, with nothing for all.
+     isAlone: it has tools and a list of marks of its own. */
+  constructor(element, look, isAlone = true) {
     this.look = look;
     this.hidden = new Set();
     this.caption = document.createElement("figcaption");
-    this.tools = document.createElement("div");
-    this.tools.className = "tools";
-    for (const [words, act] of [
-      ["Earlier", (from, width) => [from - width / 2, from + width / 2]],
-      ["Later", (from, width) => [from + width / 2, from + width * 1.5]],
-      ["Closer", (from, width) => [from + width / 4, from + width * 0.75]],
-      ["Wider", (from, width) => [from - width / 2, from + width * 1.5]],
-      ["All", () => []],
-    ]) {
-      const button = this.tools.appendChild(document.createElement("button"));
-      button.type = "button";
-      button.textContent = words;
-      button.onclick = () => this.told && look(...act(this.told.from, this.told.to - this.told.from));
-    }
+    this.tools = rangeTools(look, () => this.told && [this.told.from, this.told.to]);
     this.canvas = document.createElement("div");
     this.canvas.className = "canvas";
     this.canvas.setAttribute("role", "img");
+    this.canvas.tabIndex = 0;
+    this.canvas.onkeydown = (event) => this.walk(event);
+    this.tip = document.createElement("div");
+    this.tip.className = "tip";
+    this.tip.hidden = true;
+    this.said = document.createElement("p");
+    this.said.className = "unseen";
+    this.said.setAttribute("role", "status");
     this.legend = document.createElement("div");
     this.legend.className = "legend";
     this.key = document.createElement("p");
@@ -41,7 +65,8 @@ class TimePlot {
     this.marks.tabIndex = 0;
     this.marks.setAttribute("aria-label", "what happened");
     element.classList.add("plot");
-    element.replaceChildren(this.caption, this.tools, this.canvas, this.legend, this.key, this.marks);
+    const own = isAlone ? [this.tools] : [];
+    element.replaceChildren(this.caption, ...own, this.canvas, this.legend, this.key, ...(isAlone ? [this.marks] : []), this.said);
     new ResizeObserver(() => this.plot && this.plot.setSize(this.size())).observe(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       this.labels = null;
@@ -54,33 +79,46 @@ class TimePlot {
     return { width: Math.max(200, Math.floor(this.canvas.clientWidth)), height: HEIGHT };
   }
 
-  /* title, unit; from, to: seconds; times; lines: [{label, values}] as long as the times;
-     shaded: [[from, to]]; shadedWords; marks: [{at, kind, text}]. */
+  /* title, unit; from, to: seconds, or steps; times: of the points; lines: [{label, values, colour}] as long
+     as the times; shaded: [[from, to]]; shadedWords; marks: [{at, kind, text, count}].
+     Further: isStep: steps, not seconds; isStacked; isFree: zero need not be in it; isLog; smoothing: 0 to 1. */
   show(told) {
-    this.told = told;
-    this.caption.textContent = `${told.title}, ${told.unit}`;
+    this.told = { shaded: [], shadedWords: "", ...told };
+    this.caption.textContent = [told.title, told.unit].filter(Boolean).join(", ");
     this.canvas.setAttribute("aria-label", this.words(told));
     const inside = told.marks.filter((mark) => mark.at >= told.from && mark.at <= told.to);
-    this.marks.replaceChildren(...inside.map((mark) => this.mark(mark)));
+    this.marks.replaceChildren(...inside.map((mark) => markItem(mark, told.isStep)));
     this.marks.hidden = !inside.length;
-    this.key.replaceChildren(document.createElement("i"), told.shadedWords);
-    this.key.hidden = !told.shaded.length;
-    const labels = JSON.stringify(told.lines.map((line) => line.label));
-    const data = [told.times, ...told.lines.map((line) => line.values)];
-    if (this.plot && labels === this.labels) return this.plot.setData(data); // who has the focus keeps it
+    this.key.replaceChildren(document.createElement("i"), this.told.shadedWords);
+    this.key.hidden = !this.told.shaded.length;
+    const labels = JSON.stringify([told.lines.map((line) => [line.label, line.colour]), told.isStep, told.isLog, told.isStacked]);
+    if (this.plot && labels === this.labels) return this.plot.setData(this.data()); // who has the focus keeps it
     this.labels = labels;
     this.buttons = told.lines.map((line, index) => this.button(line.label, index));
     this.legend.replaceChildren(...this.buttons.map(([button]) => button));
     if (this.plot) this.plot.destroy();
-    this.plot = new uPlot(this.options(told.lines), data, this.canvas);
+    this.plot = new uPlot(this.options(told), this.data(), this.canvas);
+    this.plot.over.append(this.tip);
   }
 
-  words({ title, unit, from, to, lines }) {
+  data() {
+    const { times, lines, isStacked, isLog, smoothing } = this.told;
+    if (isStacked) return [times, ...stacked(lines, (label) => this.hidden.has(label))];
+    const positive = (values) => (isLog ? values.map((value) => (value > 0 ? value : null)) : values);
+    return [times, ...lines.map((line) => smoothed(positive(line.values), smoothing))];
+  }
+
+  /* Which of uPlot's series a line is: those that are stacked are drawn from the highest on. */
+  place(index) {
+    return this.told.isStacked ? this.told.lines.length - index : index + 1;
+  }
+
+  words({ title, unit, from, to, lines, isStep }) {
     const values = lines.flatMap((line) => line.values).filter((value) => value != null);
     const range = values.length
       ? `from ${short(values.reduce((a, b) => Math.min(a, b)))} to ${short(values.reduce((a, b) => Math.max(a, b)))} ${unit}`
       : "nothing is known";
-    return `${title} of ${lines.map((line) => line.label).join(", ") || "no device"}, ${moment(from)} to ${moment(to)}: ${range}`;
+    return `${title} of ${lines.map((line) => line.label).join(", ") || "no device"}, ${isStep ? `steps ${Math.round(from)} to ${Math.round(to)}` : `${moment(from)} to ${moment(to)}`}: ${range}`;
   }
 
   button(label, index) {
@@ -95,42 +133,38 @@ class TimePlot {
     button.onclick = () => {
       if (!this.hidden.delete(label)) this.hidden.add(label);
       show();
-      this.plot.setSeries(index + 1, { show: !this.hidden.has(label) });
+      this.plot.setSeries(this.place(index), { show: !this.hidden.has(label) });
+      if (this.told.isStacked) this.plot.setData(this.data());
     };
     return [button, value];
   }
 
-  mark({ at, kind, text }) {
-    const item = document.createElement("li");
-    item.className = kind in DASHES ? kind : "";
-    const bold = document.createElement("b");
-    bold.textContent = kind;
-    item.append(moment(at), " ", bold, " ", text);
-    return item;
-  }
-
   colour(index) {
-    return css(`--series-${(index % COLOURS) + 1}`);
+    return this.told.lines[index]?.colour || css(`--series-${(index % COLOURS) + 1}`);
   }
 
-  options(lines) {
+  options({ lines, isStep, isLog, isStacked, isFree }) {
     const axis = { stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 } };
+    const series = lines.map((line, index) => ({
+      label: line.label,
+      show: !this.hidden.has(line.label),
+      stroke: this.colour(index),
+      fill: isStacked ? this.colour(index) : undefined,
+      width: isStacked ? 0 : lines.length > COLOURS ? 1 : 1.5,
+      dash: isStacked || index < COLOURS ? [] : [6, 3],
+      points: { show: false, size: 4, fill: this.colour(index), filter: (plot, at) => alone(plot.data[at]) },
+    }));
+    const withZero = (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1];
+    const y = isLog ? { distr: 3, range: (_, low, high) => (high > 0 ? [low, high * 1.1] : [0.1, 1]) } : isFree ? {} : { range: withZero };
     return {
       ...this.size(),
       legend: { show: false },
-      scales: {
-        x: { time: true, range: () => [this.told.from, this.told.to] },
-        y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1] },
-      },
-      axes: [axis, { ...axis, size: 52, values: (_, splits) => splits.map(short) }],
-      series: [{}, ...lines.map((line, index) => ({
-        label: line.label,
-        show: !this.hidden.has(line.label),
-        stroke: this.colour(index),
-        width: 1,
-        dash: index < COLOURS ? [] : [6, 3],
-        points: { show: false, size: 3, fill: this.colour(index), filter: () => alone(this.told.lines[index].values) },
-      }))],
+      scales: { x: { time: !isStep, range: () => [this.told.from, this.told.to] }, y },
+      axes: [
+        { ...axis, size: 34, ...(isStep ? { values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? step.toLocaleString("en") : "")) } : {}) },
+        { ...axis, size: 52, values: (_, splits) => splits.map((value) => (value == null ? "" : short(value))) },
+      ],
+      series: [{}, ...(isStacked ? series.reverse() : series)],
       cursor: {
         points: { show: false },
         drag: { x: true, y: false, setScale: false },
@@ -139,6 +173,7 @@ class TimePlot {
       hooks: {
         drawClear: [(plot) => this.shade(plot)],
         draw: [(plot) => this.rule(plot)],
+        ready: [(plot) => plot.over.addEventListener("mouseleave", () => { this.tip.hidden = true; })],
         setCursor: [(plot) => this.point(plot)],
         setSelect: [(plot) => {
           const { left, width } = plot.select;
@@ -157,29 +192,114 @@ class TimePlot {
     }
   }
 
+  /* What happened: a line across the plot; of what is planned, which is often, a tick at its foot. */
   rule(plot) {
     const { left, top, width, height } = plot.bbox;
-    plot.ctx.save();
-    plot.ctx.lineWidth = devicePixelRatio * 1.5;
-    for (const { at, kind } of this.told.marks) {
-      const x = plot.valToPos(at, "x", true);
+    const { ctx } = plot;
+    ctx.save();
+    ctx.lineWidth = devicePixelRatio * 1.5;
+    for (const { x, kind, count } of this.places(plot)) {
       if (x < left || x > left + width) continue;
-      plot.ctx.strokeStyle = css(kind in DASHES ? `--${kind}` : "--quiet");
-      plot.ctx.setLineDash((DASHES[kind] ?? []).map((length) => length * devicePixelRatio));
-      plot.ctx.beginPath();
-      plot.ctx.moveTo(x, top);
-      plot.ctx.lineTo(x, top + height);
-      plot.ctx.stroke();
+      ctx.strokeStyle = ctx.fillStyle = css(kind in DASHES ? `--${kind}` : "--quiet");
+      ctx.setLineDash((DASHES[kind] ?? []).map((length) => length * devicePixelRatio));
+      const begin = kind === "plan" ? top + height - FOOT_PIXELS * devicePixelRatio : top;
+      ctx.beginPath();
+      ctx.moveTo(x, begin);
+      ctx.lineTo(x, top + height);
+      ctx.stroke();
+      if (count < 2) continue;
+      ctx.font = `${10 * devicePixelRatio}px system-ui, sans-serif`;
+      ctx.textAlign = "center";
+      ctx.fillText(`${count}`, x, begin - 2 * devicePixelRatio);
     }
-    plot.ctx.restore();
+    ctx.restore();
+  }
+
+  /* Where marks are, in the canvas's pixels; plans that are near to each other are one. */
+  places(plot) {
+    const found = [];
+    for (const { at, kind, count = 1 } of this.told.marks) {
+      const x = plot.valToPos(at, "x", true);
+      const last = found.findLast((one) => one.kind === kind);
+      if (kind === "plan" && last && x - last.x < NEAR_PIXELS * devicePixelRatio) last.count += count;
+      else found.push({ x, kind, count: kind === "plan" ? count : 1 });
+    }
+    return found;
+  }
+
+  /* By the arrow keys from point to point; what is there is said. */
+  walk(event) {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || !this.plot || !this.told.times.length) return;
+    event.preventDefault();
+    const last = this.told.times.length - 1;
+    const index = Math.max(0, Math.min(last, (this.plot.cursor.idx ?? (by > 0 ? -1 : last + 1)) + by));
+    const left = this.plot.valToPos(this.told.times[index], "x");
+    this.plot.setCursor({ left, top: 10 });
+    this.said.textContent = this.tip.innerText;
   }
 
   point(plot) {
     const index = plot.cursor.idx;
+    const { lines, times, unit, marks, isStep, isStacked, smoothing } = this.told;
+    const raw = (line) => (isStacked ? lines[line].values[index] : plot.data[line + 1][index]);
     this.buttons.forEach(([, value], line) => {
-      value.textContent = index == null ? "" : ` ${short(plot.data[line + 1][index])} ${this.told.unit}`;
+      value.textContent = index == null ? "" : ` ${short(raw(line))}`;
     });
+    this.tip.hidden = index == null || plot.cursor.left < 0;
+    if (this.tip.hidden) return;
+    const shown = lines.map((line, at) => [line.label, raw(at), at]).filter(([label, value]) => value != null && !this.hidden.has(label));
+    if (!isStacked) shown.sort((a, b) => b[1] - a[1]);
+    const near = marks.filter(({ at }) => Math.abs(plot.valToPos(at, "x") - plot.cursor.left) < NEAR_PIXELS / 2).slice(0, 3);
+    const text = (words, colour) => {
+      const line = document.createElement("div");
+      const square = document.createElement("i");
+      if (colour) square.style.background = colour;
+      line.append(...(colour ? [square] : []), words);
+      return line;
+    };
+    this.tip.replaceChildren(
+      text(isStep ? `step ${times[index].toLocaleString("en")}` : moment(times[index])),
+      ...shown.slice(0, TIP_LINES).map(([label, value, at]) => text(`${label} ${short(value)} ${unit}${smoothing && !isStacked ? " (smoothed)" : ""}`, this.colour(at))),
+      ...(shown.length > TIP_LINES ? [text(`and ${shown.length - TIP_LINES} more`)] : []),
+      ...near.map(({ text: words }) => text(words)),
+    );
+    const isRight = plot.cursor.left > plot.over.clientWidth / 2;
+    this.tip.style.left = isRight ? "auto" : `${plot.cursor.left + 12}px`;
+    this.tip.style.right = isRight ? `${plot.over.clientWidth - plot.cursor.left + 12}px` : "auto";
   }
+}
+
+/* Buttons that go through a range: `look(from, to)` is called with what is wanted, with nothing for all. */
+function rangeTools(look, shown) {
+  const tools = document.createElement("div");
+  tools.className = "tools";
+  for (const [words, act] of [
+    ["Earlier", (from, width) => [from - width / 2, from + width / 2]],
+    ["Later", (from, width) => [from + width / 2, from + width * 1.5]],
+    ["Closer", (from, width) => [from + width / 4, from + width * 0.75]],
+    ["Wider", (from, width) => [from - width / 2, from + width * 1.5]],
+    ["All", () => []],
+  ]) {
+    const button = tools.appendChild(document.createElement("button"));
+    button.type = "button";
+    button.textContent = words;
+    button.onclick = () => {
+      const range = shown();
+      if (range) look(...act(range[0], range[1] - range[0]));
+    };
+  }
+  return tools;
+}
+
+/* What happened, as an item of a list. */
+function markItem({ at, kind, text, count = 1 }, isStep = false) {
+  const item = document.createElement("li");
+  item.className = kind in DASHES ? kind : "";
+  const bold = document.createElement("b");
+  bold.textContent = count > 1 ? `${count} x ${kind}` : kind;
+  item.append(isStep ? "" : moment(at), " ", bold, " ", text);
+  return item;
 }
 
 /* Indexes of values with none on either side: no line shows them. */

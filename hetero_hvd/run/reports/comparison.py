@@ -10,7 +10,7 @@ from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.reports.costs import Costs, costs_of
 from hetero_hvd.run.reports.facts import facts_of
-from hetero_hvd.run.reports.series import Series, series_of
+from hetero_hvd.run.reports.series import Line, ReportContent, lines_of, report_of
 
 UNKNOWN = "not measured"
 
@@ -24,7 +24,7 @@ def compare_runs(folders: Sequence[Path]) -> Iterator[str]:
     Raises:
         JobError: One of them is not recorded there.
     """
-    runs = [series_of(folder) for folder in folders]
+    runs = [report_of(folder) for folder in folders]
     records = [read_run(folder) for folder in folders]
     yield f"runs: {_listed(f'{run.run_id} ({run.state})' for run in runs)}"
     yield from _differences([_tried(record) for record in records])
@@ -34,12 +34,12 @@ def compare_runs(folders: Sequence[Path]) -> Iterator[str]:
     yield _loss(runs)
     yield _speed(runs)
     yield from _spent([costs_of(record) for record in records])
-    for worker in sorted({worker for run in runs for worker in run.shares}):
+    for worker in sorted({worker for run in runs for worker in run.plots.workers}):
         shares = _listed(_last_share(run, worker) for run in runs)
         yield f"share of {worker} at the end: {shares}"
     for run in runs:
-        for sentence in run.verdict:
-            yield f"{run.run_id}: {sentence}"
+        for judged in run.verdict:
+            yield f"{run.run_id}: {judged.words}"
 
 
 def _listed(values: Iterable[str]) -> str:
@@ -65,7 +65,7 @@ def _tried(record: Record) -> dict[str, str]:
     return {}
 
 
-def _speed(runs: Sequence[Series]) -> str:
+def _speed(runs: Sequence[ReportContent]) -> str:
     """Samples per second, and each as a change from the first."""
     first = runs[0].samples_per_second
     shown = []
@@ -96,26 +96,23 @@ def _spent(costs: Sequence[Costs]) -> Iterator[str]:
         yield f"joules per sample: {_listed(_number(c.per_sample(c.run.joules)) for c in costs)}"
 
 
-def _loss(runs: Sequence[Series]) -> str:
+def _loss(runs: Sequence[ReportContent]) -> str:
     """At the last step that all have reached, as near as the points are."""
-    if not all(run.steps for run in runs):
+    lines = [next(iter(lines_of(run.plots, "loss").values()), Line([], [])) for run in runs]
+    if not all(line.steps for line in lines):
         return f"loss: {UNKNOWN}"
-    step = min(run.steps[-1] for run in runs)
+    step = min(line.steps[-1] for line in lines)
     found = []
-    for run in runs:
-        index = max((i for i, at in enumerate(run.steps) if at <= step), default=0)
-        found.append(_number(run.loss[index]))
+    for line in lines:
+        index = max((i for i, at in enumerate(line.steps) if at <= step), default=0)
+        found.append(_number(line.values[index]))
     return f"loss at step {step}: {_listed(found)}"
 
 
-def _last_share(run: Series, worker: str) -> str:
-    """Of the last whole batch: the one at the end of an epoch may be smaller."""
-    lines = [values for values in run.shares.values() if values]
-    totals = [sum(share or 0.0 for share in point) for point in zip(*lines, strict=True)]
-    if not totals or not run.shares.get(worker):
-        return UNKNOWN
-    last = max(range(len(totals)), key=lambda index: (totals[index], index))
-    return _number(run.shares[worker][last])
+def _last_share(run: ReportContent, worker: str) -> str:
+    """Of the newest whole batch in which it was."""
+    line = lines_of(run.plots, "shares").get(worker, Line([], []))
+    return _number(next((value for value in reversed(line.values) if value is not None), None))
 
 
 def _number(value: float | None) -> str:

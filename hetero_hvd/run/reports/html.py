@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 from pathlib import Path
 
 import msgspec
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.run.records.run_files import private
-from hetero_hvd.run.reports.series import Series, series_of
+from hetero_hvd.run.reports.series import ReportContent, report_of
 
 FILE = "report.html"
+SHARED = Path(__file__).parents[1] / "page"
 PAGE = Path(__file__).with_name("page")
+STYLES = (
+    SHARED / "page.css",
+    SHARED / "uPlot.min.css",
+    SHARED / "plot.css",
+    PAGE / "report.css",
+)
+SCRIPTS = (
+    SHARED / "uPlot.LICENSE",
+    SHARED / "uPlot.iife.min.js",
+    SHARED / "page.js",
+    SHARED / "plot.js",
+    SHARED / "board.js",
+    PAGE / "report.js",
+)
 
 
 def write_report(run: Path) -> None:
@@ -22,31 +40,51 @@ def write_report(run: Path) -> None:
     """
     try:
         with open(run / FILE, "w", encoding="utf-8", opener=private) as file:
-            file.write(page_of(series_of(run)))
+            file.write(page_of(report_of(run)))
     except OSError as error:
         raise JobError(f"{run / FILE}: {error.strerror}") from error
 
 
-def write_page(series: Series, path: Path) -> None:
+def write_page(report: ReportContent, path: Path) -> None:
     """Write the page.
 
     Raises:
         JobError: The file cannot be written.
     """
     try:
-        path.write_text(page_of(series), encoding="utf-8")
+        path.write_text(page_of(report), encoding="utf-8")
     except OSError as error:
         raise JobError(f"{path}: {error.strerror}") from error
 
 
-def page_of(series: Series) -> str:
+def page_of(report: ReportContent) -> str:
     """The page. All text of the run reaches it as data, never as markup."""
-    data = msgspec.json.encode(series).decode().replace("<", "\\u003c")  # ends no script element
+    style, script = (_joined(files) for files in (STYLES, SCRIPTS))
+    # Whatever a defect might let through: a browser runs these scripts only, and asks nobody.
+    policy = f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}"
+    data = msgspec.json.encode(report).decode().replace("<", "\\u003c")  # ends no script element
     page = (PAGE / "report.html").read_text(encoding="utf-8")
-    for mark, content in (
-        ("/*STYLE*/", (PAGE / "report.css").read_text(encoding="utf-8")),
-        ("/*SCRIPT*/", (PAGE / "report.js").read_text(encoding="utf-8")),
-        ("/*DATA*/", data),
-    ):
-        page = page.replace(mark, content)
+    parts = {
+        "TITLE": html.escape(report.name or report.run_id),
+        "POLICY": policy,
+        "STYLE": style,
+        "SCRIPT": script,
+        "DATA": data,  # the last one: no mark is looked for in it
+    }
+    for name, content in parts.items():
+        page = page.replace(f"/*{name}*/", content, 1)
     return page
+
+
+def _joined(files: tuple[Path, ...]) -> str:
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    return "\n".join(
+        f"/*\n{text}*/" if path.suffix == ".LICENSE" else text
+        for path, text in zip(files, texts, strict=True)
+    )
+
+
+def _digest(text: str) -> str:
+    """By which a browser knows an element's text."""
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

@@ -11,12 +11,24 @@ from typing import Any
 
 from hetero_hvd.core.recording.device_figures import GAP_INTERVALS
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import PHASES
 from hetero_hvd.run.recordings.folder import RecordingFacts
 from hetero_hvd.run.records.samples import THE_NODE
-from hetero_hvd.run.reports.series import Series
+from hetero_hvd.run.reports.series import ReportContent
 
-COLOURS = {"reset": "#b91c1c", "plan": "#9ca3af", "straggler": "#d97706"}
+COLOURS = {
+    "reset": "#b91c1c",
+    "fault": "#b91c1c",
+    "stall": "#b91c1c",
+    "straggler": "#b45309",
+    "plan": "#5b6068",
+}
+"""Of marks, as on the pages."""
+
+LINES = (
+    "#2563eb", "#047857", "#b45309", "#7c3aed", "#dc2626", "#0e7490", "#be185d", "#4d7c0f",
+)  # fmt: skip
+"""Of lines, as `--series-1` and so on of the pages by day."""
+
 FIGURES = ("use_ratio", "memory_used_bytes", "power_watts", "temperature_celsius")
 PLOTTED = ("at_unix_seconds", "node", "device", "uuid", "seconds", *(f"{f}_mean" for f in FIGURES))
 """Columns of a recording's samples that are drawn."""
@@ -25,36 +37,52 @@ MAX_LEGEND = 16
 RATIO_LIMITS = (-0.02, 1.02)
 """Of the axis of a ratio: a difference of a thousandth is not to look like much."""
 
+MAX_PHASES = 16
+"""Plots of phases in a file, a worker each; a page has those of all."""
+
+TRUETYPE = 42
+"""Fonts as they are, so that text can be edited and searched; Type 3 is refused by many."""
+
 WIDTH_INCHES, PLOT_INCHES = 10.0, 2.4
 
 
-def draw(series: Series, path: Path) -> None:
-    """Draw throughput, shares and each worker's phases over the steps.
+def draw(report: ReportContent, path: Path) -> None:
+    """Draw all plots of a run over its steps, one below the other.
 
     Args:
-        series: Of the run.
+        report: Of the run.
         path: Its suffix says what kind of file to write.
 
     Raises:
         JobError: matplotlib is not installed, or the file cannot be written.
     """
-    names = list(series.shares)
-    figure, axes = _axes(2 + len(names), path)
-    axes[0].plot(series.steps, _known(series.throughput))
-    axes[0].set(title=f"{series.run_id}: {series.state}", ylabel="samples/s", ylim=(0, None))
-    _stack(axes[1], series.steps, series.shares, "samples per step")
-    for axis, name in zip(axes[2:], names, strict=True):
-        milliseconds = {
-            phase.replace("_", " "): [None if v is None else v * 1e3 for v in values]
-            for phase, values in series.phases[name].items()
-            if phase in PHASES
-        }
-        colours = [series.colours[words] for words in milliseconds]
-        _stack(axis, series.steps, milliseconds, f"{name}: ms", colours)
-    for axis in axes:
-        for mark in series.marks:
-            axis.axvline(mark.step, color=COLOURS[mark.kind], linewidth=0.8)
-    axes[-1].set(xlabel="step")
+    view = report.plots
+    whole = [plot for plot in view.plots if not plot.is_stacked]
+    phases = [plot for plot in view.plots if plot.is_stacked]
+    plots = whole + phases[:MAX_PHASES]
+    figure, axes = _axes(len(plots), path)
+    axes[0].set(title=_literal(f"{report.name or report.run_id}: {report.state}"))
+    for axis, plot in zip(axes, plots, strict=True):
+        known = [_known(line.values) for line in plot.lines]
+        labels = [_literal(line.label) for line in plot.lines]
+        if plot.is_stacked:
+            heights = [[0.0 if math.isnan(v) else v for v in values] for values in known]
+            colours = [line.colour for line in plot.lines]
+            axis.stackplot(plot.steps, heights, labels=labels, colors=colours)
+        else:
+            for label, values in zip(labels, known, strict=True):
+                axis.plot(plot.steps, values, label=label, linewidth=1)
+        if plot.has_zero:
+            axis.set(ylim=(0, None))
+        axis.set(ylabel=_literal(f"{plot.title}\n{plot.unit}"))
+        if 1 < len(labels) <= MAX_LEGEND:
+            axis.legend(loc="upper left", fontsize="x-small", ncols=4)
+        for mark in view.marks:  # what is planned often stands at the foot alone
+            top = 0.06 if mark.kind == "plan" else 1.0
+            axis.axvline(mark.step, ymax=top, color=COLOURS[mark.kind], linewidth=0.8)
+    num_left_out = len(phases) - MAX_PHASES
+    more = f"; the phases of {num_left_out} more workers are in report.html"
+    axes[-1].set(xlabel="step" + (more if num_left_out > 0 else ""))
     _save(figure, path)
 
 
@@ -149,33 +177,26 @@ def _axes(number: int, path: Path) -> Any:  # noqa: ANN401 - matplotlib's Figure
     except ImportError as error:
         raise JobError(f"{path}: needs matplotlib: pip install 'hetero_hvd[plots]'") from error
     figure = Figure(figsize=(WIDTH_INCHES, PLOT_INCHES * number), layout="constrained")
-    return figure, figure.subplots(number, 1, sharex=True, squeeze=False)[:, 0]
+    axes = figure.subplots(number, 1, sharex=True, squeeze=False)[:, 0]
+    for axis in axes:
+        axis.set_prop_cycle(color=LINES)
+    return figure, axes
 
 
 def _save(figure: Any, path: Path) -> None:  # noqa: ANN401 - matplotlib's Figure
+    from matplotlib import rc_context  # noqa: PLC0415 - as above
+
     try:
-        figure.savefig(path)
+        with rc_context({"pdf.fonttype": TRUETYPE}):
+            figure.savefig(path)
     except (OSError, ValueError) as error:  # ValueError: it does not know the suffix
         raise JobError(f"{path}: {error}") from error
 
 
-def _stack(
-    axis: Any,  # noqa: ANN401 - matplotlib's Axes
-    steps: list[int],
-    lines: dict[str, list[float | None]],
-    label: str,
-    colours: list[str] | None = None,
-) -> None:
-    heights = [_zeros(line) for line in lines.values()]
-    axis.stackplot(steps, heights, labels=list(lines), colors=colours)
-    axis.set(ylabel=label)
-    axis.legend(loc="upper left", fontsize="small", ncols=len(lines))
+def _literal(text: str) -> str:
+    """As it is: a name is no formula, and none that begins with _ is left out of a legend."""
+    return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def _known(values: list[float | None]) -> list[float]:
     return [math.nan if value is None else value for value in values]
-
-
-def _zeros(values: list[float | None]) -> list[float]:
-    """A stack has no gaps: where a worker was away it did nothing."""
-    return [value or 0.0 for value in values]

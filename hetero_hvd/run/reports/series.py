@@ -1,207 +1,185 @@
-"""A recorded run as series over its steps: what its plots show."""
+"""A recorded run as its report shows it: what it was, what it found, and its plots."""
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+import shlex
+from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 
-from hetero_hvd.core.step_table import StepTable
-from hetero_hvd.core.view.live_words import event_in_words
-from hetero_hvd.messages import (
-    PHASES,
-    STEP_PARTS,
-    BatchPlan,
-    Event,
-    SetAsideReported,
-    StepTiming,
-    StragglerReported,
-    WorkerId,
-    WorkersJoined,
-)
+from hetero_hvd.core.view.bounded_series import PlotRange
+from hetero_hvd.core.view.live import Severity, severity_of
+from hetero_hvd.core.view.run_plots import PlotsView, RunPlots
+from hetero_hvd.messages import NodeEquipped, RunStarted
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.reports.advice import beyond_the_verdict
 from hetero_hvd.run.reports.costs import costs_of, in_words
 from hetero_hvd.run.reports.facts import facts_of
 from hetero_hvd.run.reports.intervals import observed
-from hetero_hvd.run.reports.quality import Curve, curves_of, quality_lines
+from hetero_hvd.run.reports.phases import HEADINGS, phases_of
+from hetero_hvd.run.reports.quality import quality_lines
 
 MAX_POINTS = 500
-MAX_MARKS = 500
-
-Timed = tuple[float, StepTable]
-"""A table, and when it was heard of, seconds since 1970."""
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened.
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """A sentence of the verdict.
 
     Attributes:
-        step: At which step.
-        kind: `reset`, `plan` or `straggler`.
-        words: For people.
+        words: The sentence.
+        severity: How much it matters.
     """
 
-    step: int
-    kind: str
     words: str
+    severity: Severity
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """The run over its steps; all lists are as long as `steps`, unmeasured is None.
+class PhaseTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Means over the newer half of the steps, milliseconds.
+
+    Attributes:
+        heads: Of the columns after the first, which is the worker.
+        rows: A worker and its values; None: not measured.
+    """
+
+    heads: list[str]
+    rows: list[tuple[str, list[float | None]]]
+
+
+class ReportContent(msgspec.Struct, frozen=True, kw_only=True):
+    """A run.
 
     Attributes:
         run_id: See `RunStarted`.
+        name: What its user calls it; empty: nothing.
         state: As in `RunFacts`.
         verdict: In sentences.
         advice: What is to be changed beside what the verdict says, in sentences.
         spent: What it cost, in lines; none where nothing is known of it.
+        achieved: How good it is, in lines, with the checkpoints.
         samples_per_second: Mean over the run; None: not measured.
-        steps: Last step of each point.
-        at_unix_seconds: When it was heard of.
-        throughput: Samples per second of the whole job.
-        loss: Of the last step of each point.
-        shares: Worker to samples per step.
-        phases: Worker to phase to seconds per step.
-        colours: Phase in words to the colour that it has everywhere.
-        marks: What happened.
-        curves: Of its quality, each with steps of its own.
-        achieved: The same in words, with the checkpoints.
+        about: Group to (name, value): command, origin, settings, tags, hardware.
+        phases: Where its time went.
+        plots: All of them, over all of the run.
     """
 
     run_id: str
+    name: str
     state: str
-    verdict: list[str]
+    verdict: list[Judged]
     advice: list[str]
     spent: list[str]
-    samples_per_second: float | None
-    steps: list[int]
-    at_unix_seconds: list[float]
-    throughput: list[float | None]
-    loss: list[float | None]
-    shares: dict[str, list[float | None]]
-    phases: dict[str, dict[str, list[float | None]]]
-    colours: dict[str, str]
-    marks: list[Mark]
-    curves: list[Curve]
     achieved: list[str]
+    samples_per_second: float | None
+    about: dict[str, list[tuple[str, str]]]
+    phases: PhaseTable
+    plots: PlotsView
 
 
-def series_of(folder: Path, *, max_points: int = MAX_POINTS) -> Series:
-    """Read a run; neighbouring exchanges are averaged where there are more than points.
+class Line(NamedTuple):
+    """One line of a plot.
+
+    Attributes:
+        steps: Of each point.
+        values: None: not measured.
+    """
+
+    steps: list[int]
+    values: list[float | None]
+
+
+def report_of(folder: Path, *, max_points: int = MAX_POINTS) -> ReportContent:
+    """Read a run.
 
     Args:
         folder: Of the run.
-        max_points: At most so many.
+        max_points: Pixels of a plot: each has at most two points.
 
     Raises:
         JobError: It is not recorded there.
     """
     record = read_run(folder)
-    tables: list[Timed] = []
-    marks: list[Mark] = []
-    shares: tuple[int, ...] = ()
-    for at_seconds, event in observed(folder, record):
-        if isinstance(event, StepTable):
-            if not event.is_first:  # that has the start in it
-                tables.append((at_seconds, event))
-            continue
-        if isinstance(event, WorkersJoined):
-            # What was lost with its workers is done again from a checkpoint.
-            tables = [found for found in tables if found[1].step < event.applied_steps]
-        if isinstance(event, BatchPlan):
-            if event.calibration_ratio:  # no step is taken by it
-                continue
-            before, shares = shares, event.local_batch_sizes
-            if shares == before:  # it changes the pace of the exchange only
-                continue
-        if mark := _mark(event):
-            marks.append(mark)
-    points = list(_points(tables, max_points))
-    return _series(record, folder, points, marks[-MAX_MARKS:])
-
-
-def _points(tables: Sequence[Timed], max_points: int) -> Iterator[list[Timed]]:
-    """Neighbours together, each point with as many steps as the others."""
-    if len(tables) <= max_points:
-        yield from ([found] for found in tables)
-        return
-    first, last = tables[0][1].step, max(table.step for _, table in tables)
-    width = (last - first + 1) / max_points
-    for _, found in groupby(tables, key=lambda found: int((found[1].step - first) / width)):
-        yield list(found)
-
-
-def _mark(event: Event) -> Mark | None:
-    """What is worth a line in the plots."""
-    words = event_in_words(event) or ""
-    match event:
-        case WorkersJoined():
-            return Mark(step=event.applied_steps, kind="reset", words=words)
-        case SetAsideReported():
-            return Mark(step=event.step, kind="reset", words=words)
-        case BatchPlan():
-            return Mark(step=event.from_step, kind="plan", words=words)
-        case StragglerReported():
-            return Mark(step=event.step, kind="straggler", words=words)
-    return None
-
-
-def _series(
-    record: Record, folder: Path, points: Sequence[Sequence[Timed]], marks: list[Mark]
-) -> Series:
     facts, costs = facts_of(record), costs_of(record)
-    names = sorted({worker for point in points for _, table in point for worker in table.measured})
-    rows = {str(name): [_rows(point, name) for point in points] for name in names}
     speed = facts.samples_per_second
-    return Series(
+    return ReportContent(
         run_id=facts.run_id or folder.absolute().name,
+        name=facts.name,
         state=facts.state,
-        verdict=list(map(str, facts.findings)),
+        verdict=[Judged(words=str(f), severity=severity_of(f)) for f in facts.findings],
         advice=beyond_the_verdict(record, costs, folder),
         spent=list(in_words(costs)),
-        samples_per_second=speed if math.isfinite(speed) else None,
-        steps=[point[-1][1].step for point in points],
-        at_unix_seconds=[point[-1][0] for point in points],
-        throughput=[_throughput(point) for point in points],
-        loss=[_measured(point[-1][1].event.loss) for point in points],
-        shares={name: [_mean(found, "local_batch_size") for found in rows[name]] for name in rows},
-        phases={
-            name: {
-                phase: [_mean(found, f"{phase}_seconds") for found in rows[name]]
-                for phase in PHASES
-            }
-            for name in rows
-        },
-        colours={part.words: part.colour for part in STEP_PARTS},
-        marks=marks,
-        curves=curves_of(record),
         achieved=list(quality_lines(record)),
+        samples_per_second=speed if math.isfinite(speed) else None,
+        about={group: pairs for group, pairs in _about(record) if pairs},
+        phases=_phases(record),
+        plots=plots_of(folder, record, max_points),
     )
 
 
-def _rows(point: Sequence[Timed], worker: WorkerId) -> list[StepTiming]:
-    return [table.measured[worker] for _, table in point if worker in table.measured]
+def plots_of(folder: Path, record: Record, max_points: int = MAX_POINTS) -> PlotsView:
+    """The plots of a run; arguments as for `report_of`, and what was read of it."""
+    plots = RunPlots()
+    for at_unix_seconds, event in heapq.merge(
+        observed(folder, record), record.logged, key=itemgetter(0)
+    ):
+        plots.observe(at_unix_seconds, event)
+    return plots.view(PlotRange(num_intervals=max_points), plots.workers)
 
 
-def _mean(rows: Sequence[StepTiming], field: str) -> float | None:
-    steps = sum(row.num_steps for row in rows)
-    if not steps:
-        return None
-    return _measured(sum(row.num_steps * getattr(row, field) for row in rows) / steps)
+def lines_of(plots: PlotsView, key: str) -> dict[str, Line]:
+    """The lines of a plot by their labels; none where there is no such plot."""
+    found = (plot for plot in plots.plots if plot.key == key or plot.key.startswith(f"{key} "))
+    plot = next(found, None)
+    return (
+        {} if plot is None else {line.label: Line(plot.steps, line.values) for line in plot.lines}
+    )
 
 
-def _throughput(point: Sequence[Timed]) -> float | None:
-    """Samples / duration of all steps."""
-    samples = sum(table.num_steps * table.samples_per_step for _, table in point)
-    seconds = sum(table.num_steps * table.step_seconds for _, table in point)
-    return _measured(samples / seconds) if seconds > 0 else None
+def _about(record: Record) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """What was started, with what, and on what; of a run that was resumed the newest start."""
+    events = [event for _, event in record.events]
+    started = [event for event in events if isinstance(event, RunStarted)][-1:]
+    for event in started:
+        yield "Command", [("command", shlex.join(event.command))] if event.command else []
+        yield "Tags", [*event.tags.items()]
+        yield "Code and versions", [*event.origin.items()]
+        yield "Settings", [*event.settings.items()]
+    equipped = {event.node: event for event in events if isinstance(event, NodeEquipped)}
+    yield "Hardware", [(node, _equipment(event)) for node, event in sorted(equipped.items())]
 
 
-def _measured(value: Any) -> float | None:  # noqa: ANN401 - a field's value
-    return float(value) if math.isfinite(value) else None
+def _equipment(event: NodeEquipped) -> str:
+    gpus: dict[str, int] = {}
+    for device in event.devices:
+        gpus[device.name] = gpus.get(device.name, 0) + 1
+    parts = [
+        *(f"{count} x {name}" for name, count in gpus.items()),
+        event.processor,
+        f"{event.num_cpus} CPUs" if event.num_cpus else "",
+        f"{event.memory_bytes / 2**30:.0f} GiB" if math.isfinite(event.memory_bytes) else "",
+        *(f"{name} {bits / 1e9:g} Gbit/s" for name, bits in event.interfaces.items()),
+        event.system,
+        f"driver {event.gpu_driver}" if event.gpu_driver else "",
+        f"CUDA {event.cuda}" if event.cuda else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _phases(record: Record) -> PhaseTable:
+    rows = [
+        (each.worker, [each.step_seconds, *each.phases.values(), each.lateness_seconds])
+        for each in phases_of(record)
+    ]
+    return PhaseTable(
+        heads=["step", *HEADINGS.values(), "late"],
+        rows=[
+            (name, [round(1e3 * v, 2) if math.isfinite(v) else None for v in values])
+            for name, values in rows
+        ],
+    )

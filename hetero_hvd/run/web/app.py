@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,10 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 
+from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS
+from hetero_hvd.core.view.bounded_series import PlotRange
 from hetero_hvd.core.view.live import LiveState
+from hetero_hvd.core.view.run_plots import PlotsView
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.application import HttpApplication
 from hetero_hvd.run.web.event_streams import EventStreams
@@ -22,21 +27,32 @@ from hetero_hvd.run.web.operations import (
     ApiOperation,
     Asked,
     BodyLimits,
+    Parameters,
 )
 from hetero_hvd.run.web.orders import (
     DrainOrder,
     OrderTaken,
+    PlotQuery,
     ScrapeTargets,
     StopOrder,
     TraceOrder,
 )
 from hetero_hvd.run.web.problems import RequestProblem
+from hetero_hvd.run.web.recorded import ListedRun, RunAdvice, runs_beside
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 
 PAGE = Path(__file__).parent / "page" / "index.html"
 EVENT_SECONDS = 0.5
 """Between two looks for news: a fast run must not flood its viewers."""
 
+_PLACE = {"in": "query", "schema": {"type": "number", "minimum": 0, "maximum": MAX_TIME_SECONDS}}
+PARAMETERS: Parameters = {
+    "axis": {"in": "query", "schema": {"type": "string", "enum": ["step", "time"]}},
+    "from": _PLACE,
+    "to": _PLACE,
+    "points": {"in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 4096}},
+    "worker": {"in": "query", "schema": {"type": "string", "maxLength": 100}},
+}
 MAX_BODY_BYTES = 4096
 BODY_SECONDS = 5.0
 
@@ -54,6 +70,9 @@ class Sources:
         stop: Ends the job.
         metrics: Text for Prometheus; None: this driver has no exporter.
         trace: Starts a window of profiler traces; None: it cannot.
+        plots: What is drawn of a part of the run, with the phases of some workers, None: of all;
+            None: this server draws nothing.
+        folder: Of the run's records; None: there is none.
     """
 
     state: Callable[[], Any]
@@ -64,6 +83,8 @@ class Sources:
     stop: Callable[[], str]
     metrics: Callable[[], bytes] | None = None
     trace: Callable[[dict[str, Any]], str] | None = None
+    plots: Callable[[PlotRange, Sequence[str] | None], PlotsView] | None = None
+    folder: Path | None = None
 
 
 class Answers:
@@ -79,13 +100,14 @@ class Answers:
         self, access: Access, sources: Sources, door: ConnectionLimiter | None = None
     ) -> None:
         self._sources = sources
+        self._advice = None if sources.folder is None else RunAdvice(sources.folder)
         self._streams = EventStreams(self._news, EVENT_SECONDS)
         self._application = HttpApplication(
             self._operations(),
             page=PAGE,
             access=access,
             door=door or ConnectionLimiter("http"),
-            parameters={},
+            parameters=PARAMETERS,
             limits=BodyLimits(MAX_BODY_BYTES, BODY_SECONDS),
             title="hetero_hvd run",
         )
@@ -105,6 +127,12 @@ class Answers:
                       result=LiveState),
             ApiOperation("GET", "/events", "read", "The same, whenever it changes.",
                       self._events, media=EVENT_STREAM),
+            ApiOperation("GET", "/plots", "read", "What is drawn of a part of the run.",
+                      self._plots, ("axis", "from", "to", "points", "worker"), None, PlotsView),
+            ApiOperation("GET", "/advice", "read", "What to change, a line for each.",
+                      self._advise, result=list[str]),
+            ApiOperation("GET", "/runs", "read", "The runs in the same folder, newest first.",
+                      self._runs, result=list[ListedRun]),
             ApiOperation("GET", "/status", "read", "The job in short.", self._status),
             ApiOperation("GET", "/metrics", "read", "For Prometheus.", self._metrics,
                       media=TEXT),
@@ -119,7 +147,28 @@ class Answers:
         )  # fmt: skip
 
     async def _state(self, _asked: Asked) -> Answer:
-        return Answer(self._sources.state())
+        return Answer(self._told())
+
+    def _told(self) -> Any:  # noqa: ANN401 - as in `Sources`
+        state = self._sources.state()
+        state.now_unix_seconds = time.time()
+        return state
+
+    async def _plots(self, asked: Asked) -> Answer:
+        if self._sources.plots is None:
+            return Answer(RequestProblem(error="this run draws no plots"), 404)
+        wanted = msgspec.convert(asked.query, PlotQuery, strict=False)
+        workers = None if wanted.worker is None else [wanted.worker]
+        return Answer(self._sources.plots(wanted.range, workers))
+
+    async def _advise(self, _asked: Asked) -> Answer:
+        if self._advice is None:
+            return Answer(RequestProblem(error="this run keeps no records"), 404)
+        return Answer(await self._advice.lines())
+
+    async def _runs(self, _asked: Asked) -> Answer:
+        folder = self._sources.folder
+        return Answer([] if folder is None else await asyncio.to_thread(runs_beside, folder))
 
     async def _status(self, _asked: Asked) -> Answer:
         return Answer(self._sources.status())
@@ -138,7 +187,7 @@ class Answers:
 
     async def _news(self, seen: object) -> tuple[object, bytes]:
         number = self._sources.num_events()
-        return number, b"" if number == seen else msgspec.json.encode(self._sources.state())
+        return number, b"" if number == seen else msgspec.json.encode(self._told())
 
     async def _drain(self, asked: Asked) -> Answer:
         return Answer({"done": self._sources.drain(asked.body.target)})

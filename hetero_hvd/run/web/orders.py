@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 
 from hetero_hvd.config.job import MAX_TRACE_STEPS
+from hetero_hvd.core.view.bounded_series import Axis, PlotRange
+from hetero_hvd.errors import UserError
 
 
 class DrainOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,3 +46,24 @@ class ScrapeTargets(msgspec.Struct, frozen=True, kw_only=True):
 
     targets: list[str]
     labels: dict[str, str]
+
+
+class PlotQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of a run is to be drawn; see `PlotRange`."""
+
+    axis: Axis = "step"
+    begin: float | None = msgspec.field(name="from", default=None)
+    end: float | None = msgspec.field(name="to", default=None)
+    points: int = 500
+    worker: str | None = None
+
+    @property
+    def range(self) -> PlotRange:
+        """As the plots want it.
+
+        Raises:
+            UserError: It ends before it begins.
+        """
+        if self.begin is not None and self.end is not None and self.begin >= self.end:
+            raise UserError("`from` must be before `to`")
+        return PlotRange(self.axis, self.begin, self.end, self.points)

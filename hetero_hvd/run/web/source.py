@@ -18,10 +18,10 @@ from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.live import LiveState, LiveView
 from hetero_hvd.errors import JobError
 from hetero_hvd.run.records.parts import history, parts_of
-from hetero_hvd.run.records.run_files import is_locked, regular
+from hetero_hvd.run.records.run_files import is_locked
 from hetero_hvd.run.records.timings import FILE
 from hetero_hvd.run.reports.facts import NO_END
-from hetero_hvd.run.web.server import NAME
+from hetero_hvd.run.web.live_file import NAME, announced
 from hetero_hvd.security.redirects import NoRedirects
 from hetero_hvd.security.tls import context_for_others
 from hetero_hvd.security.token import read_token
@@ -48,33 +48,17 @@ def source_of(run: str, *, token_file: str | None, ca: str | None) -> Source:
     if run.startswith(("http://", "https://")):
         return _driver(run, token_file, ca)
     folder = Path(run)
-    announced = _announced(folder)
-    if announced is None:
+    page = announced(folder)
+    if page is None:
         return lambda: recorded(folder)
     try:
-        live = _driver(announced.url, token_file or announced.token_file, ca)
+        live = _driver(page.url, token_file or page.token_file, ca)
         live()
     except (JobError, ValueError) as error:  # ValueError: that is no URL
         if (folder / FILE).is_file():  # the driver was killed and left its address behind
             return lambda: recorded(folder)
         raise JobError(f"{folder / NAME}: {error}") from error
     return live
-
-
-class _Announced(msgspec.Struct):
-    """What a driver has written into its folder."""
-
-    url: str
-    token_file: str | None = None
-
-
-def _announced(folder: Path) -> _Announced | None:
-    """Where the page of a run is; None: it has none, or what is there tells none."""
-    try:
-        with open(folder / NAME, "rb", opener=regular) as file:
-            return msgspec.json.decode(file.read(), type=_Announced)
-    except (OSError, msgspec.DecodeError, RecursionError):
-        return None
 
 
 def recorded(folder: Path) -> LiveState:

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveView
+from hetero_hvd.core.view.run_plots import RunPlots
 from hetero_hvd.errors import UserError
 from hetero_hvd.probes.sampling.local_samples import max_age_seconds
 from hetero_hvd.run.event_bus import EventBus
@@ -38,12 +39,15 @@ class LeadPage:
         self, job: JobConfig, run_id: str, folder: Path | None, tracker: RunTracker, bus: EventBus
     ) -> None:
         self._tracker = tracker
+        self._folder = folder
         self._view = LiveView(tracker.diagnosis.findings)
+        self._plots = RunPlots()
         age_seconds = max_age_seconds(job.sample_seconds)
         self._metrics = Metrics(run_id, max_age_seconds=age_seconds)
         self._web = Web(job, folder)
         self._scrapes = Scrapes(max_seconds=SCRAPE_SECONDS)
         bus.subscribe(self._view.observe, "the page")
+        bus.subscribe(self._plots.observe, "the plots")
         bus.subscribe(self._metrics.observe, "the metrics")
 
     @property
@@ -62,6 +66,8 @@ class LeadPage:
                 drain=lambda _: _refuse(),
                 stop=_refuse,
                 metrics=self._scraped,
+                plots=self._plots.view,
+                folder=self._folder,
             )
         )
 

@@ -29,7 +29,7 @@ from hetero_hvd.run.records.reader import read_record
 from hetero_hvd.run.records.timings import TimingLog
 from hetero_hvd.run.records.writer import Recorder
 from hetero_hvd.run.reports.costs import costs_of, sums_in_words
-from hetero_hvd.run.reports.series import series_of
+from hetero_hvd.run.reports.series import report_of
 
 HOUR = 3600.0
 ALPHA, GAMMA = WorkerId("alpha", 0), WorkerId("gamma", 0)
@@ -158,7 +158,7 @@ def test_the_command_tells_it_to_programs(priced, capsys):
 
 def test_the_page_tells_it(priced):
     """Sums and nodes."""
-    spent = series_of(priced).spent
+    spent = report_of(priced).spent
     assert spent[0] == "cost 10, 2500 per million samples (3.50 node-hours)"
     assert any("gamma" in line for line in spent)
 

@@ -11,7 +11,7 @@ from hetero_hvd.cli import main
 from hetero_hvd.messages import CheckpointWritten, Evaluated, Logged, LoggedValue
 from hetero_hvd.run.records.reader import read_record
 from hetero_hvd.run.reports.quality import curves_of, quality_lines
-from hetero_hvd.run.reports.series import series_of
+from hetero_hvd.run.reports.series import report_of
 from tests.run.records.test_logged import told
 from tests.run.records.test_records import JOINED, write
 from tests.run.reports.test_series import recorded_run  # noqa: F401 - a fixture
@@ -96,9 +96,11 @@ def test_the_report_tells_the_last_value_not_the_mean_of_its_second(tmp_path):
 def test_the_page_has_the_curves(run):
     """With steps of their own, beside those of the timings."""
     write(run, evaluated(10, accuracy=0.5), told(30, loss=-0.25), saved(30))
-    series = series_of(run)
-    assert [curve.name for curve in series.curves] == ["loss", "accuracy"]
-    assert "newest checkpoint: step 30, /c/30" in series.achieved
+    report = report_of(run)
+    curves = [plot.title for plot in report.plots.plots[:2]]
+    assert curves == ["Loss", "accuracy"]
+    assert report.plots.plots[1].steps == [10]
+    assert "newest checkpoint: step 30, /c/30" in report.achieved
 
 
 @pytest.mark.parametrize("words", ["no number", "at step 7"])

@@ -20,62 +20,9 @@ let inPlot = null; // the series in the plot
 let timer = 0;
 const marksOfRuns = new Map();
 
-const when = (seconds) => (seconds == null ? "–" : new Date(seconds * 1000).toLocaleString());
 const every = (seconds) => (seconds == null ? "–" : `${Number(seconds.toPrecision(3))} s`);
-const problem = (error) => (error instanceof Error ? error.message : String(error));
-
-async function answered(response) {
-  const told = await response.json().catch(() => ({}));
-  if (response.ok) return told;
-  const failure = new Error(told.error ?? `the hub answers ${response.status}`);
-  failure.status = response.status;
-  throw failure;
-}
-
 const ask = async (path, query = {}) =>
   answered(await fetch(`v1/${path}?${new URLSearchParams(query)}`, { headers: bearer(readToken()) }));
-
-/* Say something where it is read aloud; the same words twice are no news. */
-function tell(id, words, isBad = false) {
-  if (at(id).textContent !== words) at(id).textContent = words;
-  at(id).className = isBad ? "bad" : "";
-}
-
-/* A row whose cells say what they are, for narrow screens and for who does not see them. */
-function row(table, cells, kind) {
-  const tr = make("tr", "", kind);
-  tr.setAttribute("role", "row");
-  const heads = at(table).closest("table").tHead.rows[0].cells;
-  cells.forEach((cell, index) => {
-    const td = make("td", "", heads[index].className);
-    td.setAttribute("role", "cell");
-    td.dataset.label = heads[index].textContent;
-    td.append(cell);
-    if (cell === "–") td.classList.add("none");
-    tr.append(td);
-  });
-  return tr;
-}
-
-/* Put what is told into an element if that is news, and say so: whoever has the focus there keeps it. */
-function put(table, told, rows) {
-  const text = JSON.stringify(told);
-  if (at(table).dataset.told === text) return false;
-  at(table).dataset.told = text;
-  const focused = document.activeElement?.dataset?.key;
-  at(table).replaceChildren(...rows());
-  if (focused) [...at(table).querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
-  return true;
-}
-
-function button(words, key, act) {
-  const found = make("button", words);
-  found.type = "button";
-  found.dataset.key = `${words} ${key}`;
-  found.setAttribute("aria-label", `${words} ${key}`);
-  found.onclick = act;
-  return found;
-}
 
 /* What a figure is called, the unit in which it is shown, and how much of its own that is. */
 function described(figure, kind) {

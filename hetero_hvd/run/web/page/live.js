@@ -1,5 +1,11 @@
 "use strict";
+// The page of a run: what it does now, what became of it so far, and orders to it.
 const SVG = "http://www.w3.org/2000/svg";
+const PLOTS_MS = 3000, ADVICE_MS = 60000, CLOCK_MS = 500;
+const STALL_SECONDS = 10, STALL_INTERVALS = 10; // longer than so many usual intervals is told
+let state = null;
+let heardAt = 0; // when the state came, by our clock, which may be another than the driver's
+let usualSeconds = 0; // between two exchanges
 
 function shape(tag, attributes) {
   const element = document.createElementNS(SVG, tag);
@@ -9,45 +15,128 @@ function shape(tag, attributes) {
 
 const seconds = (value) => (value == null ? "–" : `${(value * 1e3).toFixed(0)} ms`);
 const memory = (value) => (value == null ? "–" : `${(value / 2 ** 20).toFixed(0)} MiB`);
+const figure = (value) => (value == null ? "no number" : String(Number(value.toPrecision(4))));
 
-function bar(parts, worker, longest) {
-  const svg = shape("svg", { class: "bar", viewBox: "0 0 100 16", preserveAspectRatio: "none" });
-  let x = 0;
-  for (const part of parts) {
-    const width = (100 * (worker.phases[part.name] || 0)) / longest;
-    const rect = shape("rect", { fill: part.colour, x, y: 0, width, height: 16 });
-    const title = shape("title", {});
-    title.textContent = `${part.words} ${seconds(worker.phases[part.name])}`;
-    rect.append(title);
-    svg.append(rect);
-    x += width;
+function duration(value) {
+  if (value < 10) return `${value.toFixed(1)} s`;
+  if (value < 60) return `${Math.round(value)} s`;
+  const minutes = Math.floor(value / 60), hours = Math.floor(minutes / 60), days = Math.floor(hours / 24);
+  if (days) return `${days} d ${hours % 24} h`;
+  return hours ? `${hours} h ${minutes % 60} min` : `${minutes} min ${Math.round(value % 60)} s`;
+}
+
+/* The driver's clock, as far as we know it. */
+const now = () => state.now_unix_seconds + (performance.now() - heardAt) / 1e3;
+
+/* Names and their values, changed in place: whoever selects text there keeps it. */
+function facts(id, found) {
+  const list = at(id);
+  for (const item of [...list.children]) if (!(item.dataset.name in found)) item.remove();
+  for (const [name, value] of Object.entries(found)) {
+    let item = [...list.children].find((one) => one.dataset.name === name);
+    if (!item) {
+      item = list.appendChild(make("div", ""));
+      item.dataset.name = name;
+      item.append(make("dt", name), make("dd", ""));
+    }
+    const dd = item.lastChild;
+    if (dd.textContent !== String(value)) dd.textContent = value;
   }
+}
+
+// Progress, once more with each tick of our clock
+
+function showProgress() {
+  if (!state) return;
+  const { quality, stepped_at_unix_seconds: stepped, started_at_unix_seconds: started, ended_at_unix_seconds: ended } = state;
+  const found = { state: state.state, step: state.step < 0 ? "–" : state.step };
+  const done = quality.total_steps ? Math.min(1, (state.step + 1) / quality.total_steps) : null;
+  if (done != null) found.step = `${state.step} of ${quality.total_steps}`;
+  if (state.epoch != null) found.epoch = state.epoch;
+  if (done != null) found.done = `${(100 * done).toFixed(done < 0.1 ? 1 : 0)} %`;
+  if (started != null) found.elapsed = duration(Math.max(0, (ended ?? now()) - started));
+  const isOver = state.state === "ended";
+  if (quality.remaining_seconds != null && !isOver) found["time left"] = duration(quality.remaining_seconds);
+  const silent = stepped == null ? null : Math.max(0, now() - stepped);
+  if (silent != null && !isOver) found["last step"] = `${duration(silent)} ago`;
+  if (state.loss != null) found.loss = state.loss.toPrecision(4);
+  found["samples/s"] = number(state.samples_per_second);
+  facts("progress-facts", found);
+  at("progress").hidden = done == null;
+  if (done != null) at("progress").value = done;
+  const isStalled = silent != null && state.state === "training" && silent > Math.max(STALL_SECONDS, STALL_INTERVALS * usualSeconds);
+  at("stall").hidden = !isStalled;
+  if (isStalled) at("stall").textContent = `No step for ${duration(silent)}.`;
+  const percentDone = done == null ? "" : ` ${Math.floor(100 * done)} %`;
+  document.title = `${state.name || state.run_id || "hetero-hvd"}${percentDone}: ${isStalled ? "stalled" : state.state}`;
+  tell("news", isStalled ? "The run takes no steps any more." : state.state === "starting" ? "" : `The run is ${state.state}.`);
+}
+
+// Workers: their rows are changed in place, as they change all the time
+
+const rows = new Map();
+
+function bar(parts) {
+  const svg = shape("svg", { class: "bar", viewBox: "0 0 100 16", preserveAspectRatio: "none", role: "img" });
+  for (const part of parts) svg.append(shape("rect", { fill: part.colour, y: 0, height: 16 }));
   return svg;
 }
 
-function row(parts, worker, longest) {
-  const tr = make("tr", "", worker.slow_since_step == null ? "" : "slow");
-  const phases = make("td", "", "bar");
-  phases.append(bar(parts, worker, longest));
-  tr.append(
-    make("td", worker.name), make("td", worker.state), make("td", number(worker.share), "n"), phases,
-    make("td", seconds(worker.step_seconds), "n"),
-    make("td", seconds(worker.lateness_seconds), "n"), make("td", number(worker.speed_ratio, 2), "n"),
-    make("td", memory(worker.memory_bytes), "n"),
-    make("td", percent(worker.device_utilization_ratio), "n"), make("td", worker.restarts, "n"),
-  );
-  return tr;
+function showBar(svg, parts, worker, longest) {
+  let x = 0;
+  parts.forEach((part, index) => {
+    const width = (100 * (worker.phases[part.name] || 0)) / longest;
+    svg.children[index].setAttribute("x", x);
+    svg.children[index].setAttribute("width", width);
+    x += width;
+  });
+  const words = parts.map((part) => `${part.words} ${seconds(worker.phases[part.name])}`).join(", ");
+  if (svg.getAttribute("aria-label") !== words) svg.setAttribute("aria-label", words);
+}
+
+function newRow(name) {
+  const svg = bar(state.parts);
+  const tr = row("workers", [name, "", "", svg, "", "", "", "", "", "", button("Drain", name, () => drain(name))]);
+  const found = { tr, svg, cells: [...tr.cells] };
+  rows.set(name, found);
+  return found;
+}
+
+function showWorkers() {
+  const { parts, workers } = state;
+  const sum = (worker) => parts.reduce((total, part) => total + (worker.phases[part.name] || 0), 0);
+  const longest = Math.max(1e-9, ...workers.map(sum));
+  workers.forEach((worker, index) => {
+    const { tr, svg, cells } = rows.get(worker.name) ?? newRow(worker.name);
+    if (at("workers").children[index] !== tr) at("workers").insertBefore(tr, at("workers").children[index] ?? null);
+    tr.className = worker.slow_since_step == null ? "" : "slow";
+    const told = [
+      worker.name, worker.slow_since_step == null ? worker.state : `${worker.state}, slow (${worker.slow_cause ?? "unknown"})`,
+      number(worker.share), null, seconds(worker.step_seconds), seconds(worker.lateness_seconds), number(worker.speed_ratio, 2),
+      memory(worker.memory_bytes), percent(worker.device_utilization_ratio), String(worker.restarts), null,
+    ];
+    told.forEach((words, cell) => {
+      if (words == null || cells[cell].textContent === words) return;
+      cells[cell].textContent = words;
+      cells[cell].classList.toggle("none", words === "–");
+    });
+    showBar(svg, parts, worker, longest);
+  });
+}
+
+function legend(part) {
+  const item = make("span", "");
+  const square = shape("svg", { viewBox: "0 0 1 1", "aria-hidden": true });
+  square.append(shape("rect", { fill: part.colour, width: 1, height: 1 }));
+  item.append(square, part.words);
+  return item;
 }
 
 function machine(node, what, use, one, heldBack, usedBy) {
-  const tr = make("tr", "", heldBack.length ? "slow" : "");
-  tr.append(
-    make("td", node), make("td", what), make("td", percent(use), "n"),
-    make("td", room(one.memory_used_bytes, one.memory_total_bytes), "n"),
-    make("td", number(one.temperature_celsius), "n"), make("td", number(one.power_watts), "n"),
-    make("td", heldBack.join(", ")), make("td", usedBy.join("; ")),
-  );
-  return tr;
+  return row("nodes", [
+    node, what, percent(use), room(one.memory_used_bytes, one.memory_total_bytes), number(one.temperature_celsius),
+    number(one.power_watts), heldBack.join(", ") || "–", usedBy.join("; ") || "–",
+  ], heldBack.length ? "slow" : "");
 }
 
 const machines = (node) => [
@@ -56,36 +145,9 @@ const machines = (node) => [
     machine(node.name, `GPU ${gpu.index} ${gpu.name}`, gpu.use_ratio, gpu, gpu.held_back, gpu.used_by)),
 ];
 
-function plot(points) {
-  const top = Math.max(1, ...points.map((point) => point[1]));
-  const [first, last] = points.length ? [points[0][0], points[points.length - 1][0]] : [0, 0];
-  const x = (time) => (800 * (time - first)) / Math.max(1e-9, last - first);
-  const line = points.map(([time, speed]) => `${x(time)},${155 - (150 * speed) / top}`).join(" ");
-  const attributes = { points: line, fill: "none", stroke: "#2563eb", "stroke-width": 2 };
-  at("plot").replaceChildren(shape("polyline", attributes));
-  at("scale").textContent = `top: ${number(top)} samples/s; the last ${number(last - first)} s`;
-}
-
-function legend(part) {
-  const item = make("span", "");
-  const square = shape("svg", { viewBox: "0 0 1 1" });
-  square.append(shape("rect", { fill: part.colour, width: 1, height: 1 }));
-  item.append(square, part.words);
-  return item;
-}
-
-function pair([name, value]) {
-  const both = make("div", "");
-  both.append(make("dt", name), make("dd", value));
-  return both;
-}
-
-const figure = (value) => (value == null ? "no number" : String(Number(value.toPrecision(4))));
-
 function achieved(quality) {
   const found = {};
   if (quality.learning_rates.length) found["learning rate"] = quality.learning_rates.map(figure).join(" ");
-  if (quality.remaining_seconds != null) found["time left"] = `${(quality.remaining_seconds / 60).toFixed(1)} min`;
   for (const [name, value] of Object.entries(quality.evaluation)) found[`${name}, step ${quality.evaluated_step}`] = figure(value);
   for (const [name, value] of Object.entries(quality.logged)) found[name] = figure(value);
   if (quality.checkpoint_step != null) found.checkpoint = `step ${quality.checkpoint_step}`;
@@ -93,25 +155,102 @@ function achieved(quality) {
   return found;
 }
 
-function show(state) {
-  at("run").textContent = state.run_id;
-  at("verdict").replaceChildren(...state.verdict.map((sentence) => make("p", sentence)));
-  const facts = {
-    state: state.state, step: state.step < 0 ? "–" : state.step, epoch: state.epoch ?? "–",
-    loss: state.loss == null ? "–" : state.loss.toPrecision(4),
-    "samples/s": number(state.samples_per_second),
-  };
-  at("facts").replaceChildren(...Object.entries(facts).map(pair));
-  at("quality").replaceChildren(...Object.entries(achieved(state.quality)).map(pair));
-  at("legend").replaceChildren(...state.parts.map(legend));
-  const sum = (worker) => state.parts.reduce((total, part) => total + (worker.phases[part.name] || 0), 0);
-  const longest = Math.max(1e-9, ...state.workers.map(sum));
-  at("workers").replaceChildren(...state.workers.map((worker) => row(state.parts, worker, longest)));
+function show(told) {
+  const before = state?.stepped_at_unix_seconds;
+  state = told;
+  heardAt = performance.now();
+  const passed = (state.stepped_at_unix_seconds ?? 0) - (before ?? Infinity);
+  if (passed > 0) usualSeconds = usualSeconds ? 0.8 * usualSeconds + 0.2 * passed : passed;
+  at("run").textContent = [state.name, state.run_id].filter(Boolean).join(" · ");
+  showProgress();
+  put("verdict", [state.verdict, state.severities], () => state.verdict.map((sentence, index) => make("p", sentence, state.severities[index] ?? "info")));
+  facts("quality", achieved(state.quality));
+  put("legend", state.parts, () => state.parts.map(legend));
+  showWorkers();
   at("machines").hidden = !state.nodes.length;
-  at("nodes").replaceChildren(...state.nodes.flatMap(machines));
-  plot(state.throughput);
-  at("events").replaceChildren(...state.events.slice().reverse().map(([time, words]) =>
+  put("nodes", state.nodes, () => state.nodes.flatMap(machines));
+  put("events", state.events, () => state.events.slice().reverse().map(([time, words]) =>
     make("li", `${new Date(time * 1000).toLocaleTimeString()}  ${words}`)));
 }
 
+// What is asked for
+
+const ask = async (path, query = {}) => {
+  const given = Object.entries(query).filter(([, value]) => value != null && value !== "");
+  return answered(await fetch(`${path}?${new URLSearchParams(given)}`, { headers: bearer(readToken()) }));
+};
+
+const board = new PlotBoard(at("plots"), async (wanted) => {
+  try {
+    const view = await ask("plots", wanted);
+    tell("plots-status", view.workers.length || view.plots.some((plot) => plot.steps.length) ? "" : "No step has been measured yet.");
+    return view;
+  } catch (error) {
+    tell("plots-status", problem(error), true);
+    return board.view ?? { workers: [], first_step: null, last_step: null, first_unix_seconds: null, last_unix_seconds: null, plots: [], marks: [] };
+  }
+});
+
+async function showAdvice() {
+  const lines = await ask("advice");
+  put("advice", lines, () => lines.map((line) => make("li", line)));
+  at("advice").hidden = !lines.length;
+}
+
+function linked(run) {
+  const url = run.url && URL.canParse(run.url) ? new URL(run.url) : null;
+  if (run.is_this) return "this one";
+  if (!url || !["http:", "https:"].includes(url.protocol)) return make("code", `hetero-hvd report ${run.folder}`);
+  const link = make("a", "its page");
+  link.href = `${url.href.replace(/\/$/, "")}/${location.hash}`;
+  link.dataset.key = `run ${run.folder}`;
+  return link;
+}
+
+async function showRuns() {
+  try {
+    const runs = await ask("runs");
+    put("runs", runs, () => runs.map((run) => row("runs", [
+      run.folder, run.name || "–", run.is_running ? "running" : "not running", when(run.started_at_unix_seconds), linked(run),
+    ])));
+    tell("runs-status", runs.length ? "" : "This run keeps no records.");
+  } catch (error) {
+    tell("runs-status", problem(error), true);
+  }
+}
+
+// Orders: each shows the token that stands in its field now; it is kept nowhere else.
+
+async function order(path, body) {
+  tell("order-status", "…");
+  try {
+    const headers = { "Content-Type": "application/json", ...bearer(at("token").value) };
+    tell("order-status", (await answered(await fetch(path, { method: "POST", headers, body: JSON.stringify(body) }))).done);
+  } catch (error) {
+    tell("order-status", problem(error), true);
+    if (error.status === 401) at("token").focus();
+  }
+}
+
+function drain(worker) {
+  if (confirm(`Let ${worker} go? The others train on with its samples.`)) order("drain", { target: worker });
+}
+
+at("trace").onclick = () => order("trace", { steps: at("trace-steps").valueAsNumber });
+at("stop").onclick = () => { if (confirm("Stop the whole run?")) order("stop", {}); };
+
+/* Do it again and again while somebody looks. */
+async function repeat(act, milliseconds) {
+  for (; ;) {
+    const began = performance.now();
+    if (!document.hidden) await act().catch(() => {});
+    await new Promise((resolve) => setTimeout(resolve, Math.max(milliseconds, 20 * (performance.now() - began))));
+  }
+}
+
+at("runs-beside").ontoggle = () => at("runs-beside").open && showRuns();
+for (const table of document.querySelectorAll("table")) table.setAttribute("role", "table");
+setInterval(showProgress, CLOCK_MS);
 follow("events", "the driver", show);
+repeat(() => board.draw(), PLOTS_MS);
+repeat(showAdvice, ADVICE_MS);

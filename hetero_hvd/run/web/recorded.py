@@ -1,0 +1,93 @@
+"""What a run's page reads from the disk: advice on it, and the runs beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.run.records.parts import read_run
+from hetero_hvd.run.records.reader import newest_start
+from hetero_hvd.run.records.run_files import is_locked
+from hetero_hvd.run.records.writer import FILE
+from hetero_hvd.run.reports.advice import beyond_the_verdict
+from hetero_hvd.run.reports.costs import costs_of
+from hetero_hvd.run.web.live_file import announced
+
+MAX_RUNS = 100
+ADVICE_SECONDS = 60.0
+"""So long an advice holds: it takes reading the whole record."""
+
+
+class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in a list.
+
+    Attributes:
+        folder: Name of its folder.
+        name: What its user calls it; empty: nothing.
+        started_at_unix_seconds: When it began; None: not known.
+        is_running: Whether somebody on this machine goes on with it.
+        is_this: Whether it is the one that is asked.
+        url: Of its page; None: it has none now.
+    """
+
+    folder: str
+    name: str
+    started_at_unix_seconds: float | None
+    is_running: bool
+    is_this: bool
+    url: str | None
+
+
+class RunAdvice:
+    """What to change about a run. Used in the loop's thread only.
+
+    Args:
+        folder: Of its records.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._turn = asyncio.Lock()
+        self._lines: list[str] = []
+        self._until_seconds = 0.0
+
+    async def lines(self) -> list[str]:
+        """A line for each advice that the verdict does not give; none before the first records."""
+        async with self._turn:
+            if time.monotonic() >= self._until_seconds:
+                self._lines = await asyncio.to_thread(self._read)
+                self._until_seconds = time.monotonic() + ADVICE_SECONDS
+        return self._lines
+
+    def _read(self) -> list[str]:
+        try:
+            record = read_run(self._folder)
+        except JobError:
+            return []
+        return beyond_the_verdict(record, costs_of(record), self._folder)
+
+
+def runs_beside(folder: Path) -> list[ListedRun]:
+    """The newest runs in the folder that this run is in, newest first."""
+    own = folder.absolute()
+    found = []
+    for path in sorted((file.parent for file in own.parent.glob(f"*/{FILE}")), reverse=True):
+        started = newest_start(path)
+        page = announced(path)
+        found.append(
+            ListedRun(
+                folder=path.name,
+                name="" if started is None else started[1].name,
+                started_at_unix_seconds=None if started is None else started[0],
+                is_running=is_locked(path),
+                is_this=path == own,
+                url=None if page is None else page.url,
+            )
+        )
+        if len(found) == MAX_RUNS:
+            break
+    return sorted(found, key=lambda run: run.started_at_unix_seconds or 0.0, reverse=True)
