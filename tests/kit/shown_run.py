@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.diagnosis.judge import Diagnoser
-from hetero_hvd.core.step_table import with_tables
+from hetero_hvd.core.step_table import StepTables, with_tables
 from hetero_hvd.core.view.live import LiveView
 from hetero_hvd.core.view.run_plots import RunPlots
 from hetero_hvd.messages import (
@@ -241,12 +241,18 @@ class ShownRun:
         orders: That were taken.
     """
 
-    def __init__(self, folder: Path, events: list[tuple[float, Event]], **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        events: list[tuple[float, Event]],
+        **settings: Any,  # noqa: ANN401 - of `JobConfig`
+    ) -> None:
         self.orders: list[object] = []
         self.folder = folder
         self._diagnoser = Diagnoser()
         self._view = LiveView(self._diagnoser.findings)
         self._plots = RunPlots()
+        self._tables = StepTables()
         self.take(events)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -256,7 +262,7 @@ class ShownRun:
 
     def take(self, events: list[tuple[float, Event]]) -> None:
         """More has happened."""
-        for at_seconds, event in with_tables(events):
+        for at_seconds, event in with_tables(events, self._tables):
             self._diagnoser.observe(event)
             self._plots.observe(at_seconds, event)
             self._view.observe(at_seconds, event)

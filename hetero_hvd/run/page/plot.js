@@ -96,6 +96,7 @@ class TimePlot {
     this.labels = labels;
     this.buttons = told.lines.map((line, index) => this.button(line.label, index));
     this.legend.replaceChildren(...this.buttons.map(([button]) => button));
+    this.legend.hidden = told.lines.length === 1 && told.lines[0].label === told.title; // which says all
     if (this.plot) this.plot.destroy();
     this.plot = new uPlot(this.options(told), this.data(), this.canvas);
     this.plot.over.append(this.tip);
@@ -118,7 +119,9 @@ class TimePlot {
     const range = values.length
       ? `from ${short(values.reduce((a, b) => Math.min(a, b)))} to ${short(values.reduce((a, b) => Math.max(a, b)))} ${unit}`
       : "nothing is known";
-    return `${title} of ${lines.map((line) => line.label).join(", ") || "no device"}, ${isStep ? `steps ${Math.round(from)} to ${Math.round(to)}` : `${moment(from)} to ${moment(to)}`}: ${range}`;
+    const who = lines.map((line) => line.label).filter((label) => label !== title).join(", ");
+    const over = isStep ? `steps ${Math.round(from)} to ${Math.round(to)}` : `${moment(from)} to ${moment(to)}`;
+    return `${title}${who ? ` of ${who}` : lines.length ? "" : " of no device"}, ${over}: ${range}`;
   }
 
   button(label, index) {
@@ -232,9 +235,12 @@ class TimePlot {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by || !this.plot || !this.told.times.length) return;
     event.preventDefault();
-    const last = this.told.times.length - 1;
-    const index = Math.max(0, Math.min(last, (this.plot.cursor.idx ?? (by > 0 ? -1 : last + 1)) + by));
-    const left = this.plot.valToPos(this.told.times[index], "x");
+    const { times } = this.told;
+    const here = this.plot.cursor.idx;
+    let index = here == null ? (by > 0 ? 0 : times.length - 1) : here + by;
+    while (here != null && times[index] === times[here]) index += by; // the other extreme of one step
+    index = Math.max(0, Math.min(times.length - 1, index));
+    const left = this.plot.valToPos(times[index], "x");
     this.plot.setCursor({ left, top: 10 });
     this.said.textContent = this.tip.innerText;
   }

@@ -1,0 +1,254 @@
+"""The pages of a run in a real browser: on which screens, by which keys, with which names."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+
+import pytest
+
+from hetero_hvd.run.web.pages import SHARED
+from tests.driver import chromium
+from tests.driver.looked_at import faults_of, on_screens
+from tests.kit.shown_run import NODES, ShownRun, history, write_run
+
+MAX_BYTES = 100_000
+"""Of a page with all its files, as they are."""
+
+EVIL = "</script><img src=x onerror=document.title='broken'>{{7*7}}' \" & \\"
+EVIL_NODES = ("<b>a</b>", "__proto__", "constructor")
+OPERATE = "o" * 20
+DRAWN = "document.querySelectorAll('#plots canvas').length >= 9"
+
+needs_browser = pytest.mark.skipif(chromium.find() is None, reason="needs chromium, playwright")
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """Serves pages of runs; gives the run."""
+    runs = []
+
+    def start(*, is_operated=False, **about):
+        settings = {}
+        if is_operated:
+            file = tmp_path / "operate"
+            file.write_text(OPERATE)
+            file.chmod(0o600)
+            settings["http_operate_token_file"] = str(file)
+        folder = tmp_path / "runs" / f"run-{len(runs)}"
+        write_run(folder, list(history(time.time(), num_exchanges=20)))
+        runs.append(ShownRun(folder, list(history(time.time(), **about)), **settings))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.close()
+
+
+def test_the_page_is_small_and_asks_nobody_else(shown):
+    """100 kB in all, from this server alone."""
+    url = f"{shown().web.url}/"
+
+    def fetch(name):
+        with urllib.request.urlopen(url + name, timeout=10) as answer:  # noqa: S310 - ours
+            assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'")
+            return answer.read().decode()
+
+    names = re.findall(r'(?:src|href)="(.*?)"', fetch(""))
+    found = [fetch(name) for name in ("", *names)]
+    assert {"uPlot.iife.min.js", "plot.js", "board.js", "live.js"} <= {*names}
+    assert sum(len(text.encode()) for text in found) < MAX_BYTES
+    own = {"https://github.com/leeoniya/uPlot", "http://www.w3.org/2000/svg"}
+    assert {*re.findall(r"https?://[^ \"']+", "".join(found))} <= own
+    assert "MIT" in (SHARED / "uPlot.LICENSE").read_text()
+
+
+@needs_browser
+@on_screens("1440, light")
+def test_pages_fit_the_screen(shown, tmp_path, width, height, is_dark):
+    """The live page and the report: nothing beside, nothing over another, no fault for axe-core."""
+    run = shown()
+    report = write_run(tmp_path / "over", list(history(time.time(), is_over=True)))
+
+    async def act(tab):
+        await tab.screen(width, height, is_dark=is_dark)
+        found = {}
+        for name, url in (("live", run.web.url), ("report", report.as_uri())):
+            await tab.page.goto(url)
+            await tab.until(DRAWN)
+            found[name] = await faults_of(tab)
+        back = await tab.value("getComputedStyle(document.documentElement).backgroundColor")
+        return found, back
+
+    found, back = chromium.visit("about:blank", act)
+    assert found == {"live": {}, "report": {}}
+    assert back == ("rgb(22, 24, 28)" if is_dark else "rgb(255, 255, 255)")
+
+
+@needs_browser
+def test_no_name_becomes_markup_or_breaks_a_page(shown, tmp_path):
+    """Of a run, a metric, a node; the policy forbids nothing that the pages do."""
+    about = {"nodes": EVIL_NODES, "name": EVIL, "metric": EVIL}
+    run = shown(**about)
+    report = write_run(tmp_path / "over", list(history(time.time(), is_over=True, **about)))
+
+    async def act(tab):
+        told = []
+        for url in (run.web.url, report.as_uri()):
+            await tab.page.goto(url)
+            await tab.until(DRAWN)
+            text = await tab.text("body")
+            named = [EVIL in text, *(node in text for node in EVIL_NODES)]
+            found = "[document.images.length, document.querySelectorAll('li > b > b, td b').length]"
+            told.append((named, await tab.value(found), await tab.value("document.title")))
+        return told, tab.errors
+
+    told, errors = chromium.visit("about:blank", act)
+    assert errors == []
+    for named, markup, title in told:
+        assert named == [True] * 4
+        assert markup == [0, 0]
+        assert title.startswith(EVIL)
+
+
+@needs_browser
+def test_the_page_follows_the_run_and_tells_a_stall(shown):
+    """Progress, title, plots, the verdict; who has the focus keeps it; a stall is seen and said."""
+    run = shown()
+
+    async def act(tab):
+        await tab.page.goto(run.web.url)
+        await tab.until(DRAWN)
+        facts = await tab.wait_for("#progress-facts", "last step")
+        title = await tab.value("document.title")
+        assert "bound by compute" in await tab.wait_for("#verdict", "bound by")
+        assert "reduce" not in await tab.text("#news")
+        await tab.value("document.querySelector('[aria-label=\"Drain gamma:0\"]').focus()")
+        run.take(list(history(time.time(), num_exchanges=241))[-5:])  # one more exchange
+        await tab.wait_for("#progress-facts", "2409 of 4000")
+        focused = await tab.value("document.activeElement.ariaLabel")
+        # The driver says nothing of steps any more: the page's own clock goes on.
+        await tab.value("heardAt -= 60000")
+        await tab.wait_for("#stall", "No step for 1 min")
+        return facts, title, focused, await tab.text("#news"), await tab.value("document.title")
+
+    facts, title, focused, news, stalled = chromium.visit("about:blank", act)
+    assert re.search(r"2399 of 4000.*60 %.*min.*last step\s+[\d.]+ s ago", facts, re.DOTALL)
+    assert title == "digits 60 %: training"
+    assert focused == "Drain gamma:0"
+    assert (news, stalled) == ("The run takes no steps any more.", "digits 60 %: stalled")
+
+
+@needs_browser
+def test_orders_need_the_token_and_a_yes(shown):
+    """Drain, trace and stop by keys; what is refused is told; the token is kept nowhere."""
+    run = shown(is_operated=True)
+
+    async def act(tab):
+        asked = []
+
+        async def answer(dialog):
+            asked.append(dialog.message)
+            await (dialog.dismiss() if len(asked) == 1 else dialog.accept())
+
+        tab.page.on("dialog", answer)
+        await tab.page.goto(run.web.url)
+        await tab.until("document.querySelector('[aria-label=\"Drain beta:0\"]') !== null")
+        drain = tab.page.get_by_label("Drain beta:0")
+        await drain.press("Enter")  # and no
+        await drain.press("Enter")
+        await tab.wait_for("#order-status", "needs the token of the role 'operate'")
+        assert await tab.value("document.activeElement.id") == "token"
+        await tab.write(OPERATE)
+        for press, words in (
+            (drain, "drain"),
+            (tab.page.locator("#trace"), "trace"),
+            (tab.page.locator("#stop"), "stop"),
+        ):
+            await press.press("Enter")
+            await tab.wait_for("#order-status", f"{words} is under way")
+        kept = await tab.value(
+            "JSON.stringify([{...localStorage}, {...sessionStorage}, location.href])"
+        )
+        return asked, kept
+
+    asked, kept = chromium.visit("about:blank", act)
+    assert run.orders[0] == ("drain", "beta:0")
+    assert (run.orders[1][0], run.orders[1][1]["steps"], run.orders[2]) == ("trace", 5, ("stop",))
+    assert [words.split("?")[0] for words in asked] == ["Let beta:0 go"] * 3 + [
+        "Stop the whole run"
+    ]
+    assert "oooo" not in kept
+
+
+@needs_browser
+def test_a_plot_is_looked_at_closer(shown):
+    """By buttons, keys, range, axis, scale, smoothing and names; the server thins it anew."""
+    run = shown()
+    spans = []
+
+    async def act(tab):
+        page = tab.page
+        await page.goto(run.web.url)
+        await tab.until(DRAWN)
+        told = "[...board.plots.values()][0].told"
+
+        async def changed(act):
+            before = await tab.value(f"JSON.stringify([{told}.from, {told}.to, {told}.isStep])")
+            await act
+            await tab.until(
+                f"JSON.stringify([{told}.from, {told}.to, {told}.isStep]) !== {before!r}"
+            )
+            spans.append(round(await tab.value(f"{told}.to - {told}.from")))
+
+        spans.append(round(await tab.value(f"{told}.to - {told}.from")))
+        for words in ("Closer", "Later", "All"):
+            await changed(page.get_by_role("button", name=words, exact=True).click())
+        await changed(page.get_by_role("combobox", name="Show").select_option("the last 5 minutes"))
+        assert await tab.value("board.axis.value") == "time"
+        await changed(page.get_by_role("combobox", name="Over").select_option("steps"))
+        await page.get_by_label("Log scale").check()
+        assert await tab.value("[...board.plots.values()][0].plot.scales.y.distr") == 3
+        await page.get_by_label("Smoothing").fill("0.9")
+        rough, smooth = await tab.value(
+            "(() => { const one = [...board.plots.values()][0];"
+            " const way = (of) => of.slice(1).reduce((sum, v, i) => sum + Math.abs(v - of[i]), 0);"
+            " return [way(one.told.lines[0].values), way(one.data()[1])]; })()"
+        )
+        canvas = page.locator(".canvas").first
+        await canvas.press("ArrowRight")
+        first = await page.locator("figure [role=status]").first.inner_text()
+        await canvas.press("ArrowRight")
+        second = await page.locator("figure [role=status]").first.inner_text()
+        shares = page.locator("figure", has_text="Shares").get_by_role("button", name="beta:0")
+        await shares.click()
+        pressed = await shares.get_attribute("aria-pressed")
+        return rough, smooth, first, second, pressed
+
+    rough, smooth, first, second, pressed = chromium.visit("about:blank", act)
+    assert [round(span / spans[0], 2) for span in spans[:4]] == [1, 0.5, 0.5, 1]
+    assert (spans[4], spans[5]) == (300, spans[0])
+    assert smooth < rough / 2
+    assert re.match(r"step \d+", first)
+    assert first != second
+    assert pressed == "false"
+
+
+@needs_browser
+def test_runs_beside_are_listed_with_their_pages(shown):
+    """Those that have one by a link, the others by the command that shows them."""
+    shown()
+    run = shown()
+
+    async def act(tab):
+        await tab.page.goto(f"{run.web.url}/#token=x")
+        await tab.page.locator("summary").click()
+        text = await tab.wait_for("#runs", "its page")
+        return text, await tab.value("document.querySelector('#runs a').href")
+
+    text, link = chromium.visit("about:blank", act)
+    assert "this one" in text
+    assert re.match(r"http://127\.0\.0\.1:\d+/#token=x$", link)
+    assert not link.startswith(run.web.url)
+    assert len(NODES) == 3
