@@ -49,6 +49,7 @@ from hetero_hvd.run.tracking.begin_and_end import (
     write_summary,
 )
 from hetero_hvd.run.tracking.final_report import as_text
+from hetero_hvd.run.web.tunnel import ssh_tunnel
 from hetero_hvd.security import descriptors
 
 logger = logging.getLogger(__name__)
@@ -261,6 +262,8 @@ class Job:
         url = self._viewing.url
         self._hub.reports.begin(url)
         self._console.say(f"logs: {self._output / 'logs'}  page: {url}/  status: {url}/status")
+        if tunnel := ssh_tunnel(url, os.environ):
+            self._console.say(f"the page on your own machine: {tunnel}")
         self._team.slots.follow(cluster)
         await asyncio.gather(self._watch(), self._lead())
 

@@ -192,8 +192,9 @@ class BoundedSeries:
 
     def _make_room(self, names: Mapping[str, float]) -> None:
         """For new columns, and for one more row."""
-        for name in names:
-            self._places.setdefault(name, len(self._places))
+        if not names.keys() <= self._places.keys():
+            for name in names:
+                self._places.setdefault(name, len(self._places))
         most = self._max_cells // max(1, len(self._places))
         most = min(MAX_ROWS, max(MIN_ROWS, most))
         if self._num_rows >= most:

@@ -265,6 +265,8 @@ class LiveView:
         for worker, row in table.measured.items():
             view = self._worker(worker)
             _measure(view, row)
+            if table.is_whole:  # the last batch of an epoch, which may be smaller, says nothing
+                view.share = row.local_batch_size
             view.lateness_seconds = finite(table.lateness_seconds[worker])
         views = [self._worker(worker) for worker in table.workers]
         fastest = max((view.samples_per_second or 0.0 for view in views), default=0.0)
@@ -301,7 +303,6 @@ def _in_order(findings: Sequence[Finding]) -> list[Finding]:
 def _measure(view: WorkerView, row: StepTiming) -> None:
     seconds = {part.name: getattr(row, part.column) for part in STEP_PARTS}
     view.phases = {name: value for name, value in seconds.items() if math.isfinite(value)}
-    view.share = row.local_batch_size
     view.step_seconds = finite(row.step_seconds)
     view.overlapped_comm_seconds = finite(row.overlapped_comm_seconds)
     view.memory_bytes = finite(row.memory_bytes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -53,6 +54,7 @@ GROUPS = 80
 
 MarkKind = Literal["reset", "plan", "straggler", "stall", "fault"]
 _SHARE, _OWN, _SPEED = "share ", "own ", "speed"
+_parts_of = attrgetter(*(part.column for part in STEP_PARTS))
 
 
 class PlotLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +143,7 @@ class RunPlots:
         self._curves: dict[tuple[str, str], BoundedSeries] = {}
         self._marks: deque[PlotMark] = deque(maxlen=MAX_MARKS)
         self._plans: deque[PlotMark] = deque(maxlen=MAX_MARKS)
-        self._workers: dict[str, None] = {}
+        self._workers: dict[str, tuple[str, ...]] = {}
         self._shares: object = None
         self._begin: tuple[int, float] | None = None
         self._end = (0, 0.0)
@@ -181,16 +183,21 @@ class RunPlots:
         if table.is_first:  # that has the start in it
             return
         values = {_SPEED: table.samples_per_second, LOSS: table.event.loss}
+        is_whole = table.is_whole  # the last step of an epoch may have fewer samples
         for worker, row in table.measured.items():
             name = str(worker)
-            self._workers.setdefault(name)
-            if table.is_whole:  # the last step of an epoch may have fewer samples
-                values[f"{_SHARE}{name}"] = row.local_batch_size
-            values[f"{_OWN}{name}"] = 1e3 * row.own_seconds
-            for part in STEP_PARTS:
-                values[f"{part.name} {name}"] = 1e3 * getattr(row, part.column)
+            share, own, *parts = self._workers.get(name) or self._columns(name)
+            if is_whole:
+                values[share] = row.local_batch_size
+            values[own] = 1e3 * row.own_seconds
+            for part, seconds in zip(parts, _parts_of(row), strict=True):
+                values[part] = 1e3 * seconds
         self._reached(at_unix_seconds, table.step)
         self._job.add(at_unix_seconds, table.step, values, table.num_steps)
+
+    def _columns(self, worker: str) -> tuple[str, ...]:
+        parts = (f"{part.name} {worker}" for part in STEP_PARTS)
+        return self._workers.setdefault(worker, (_SHARE + worker, _OWN + worker, *parts))
 
     def _curve(
         self, kind: str, name: str, at_unix_seconds: float, step: int

@@ -88,6 +88,7 @@ class PlotBoard {
     const keys = new Set(plots.map(({ key }) => key));
     for (const [key, plot] of this.plots) {
       if (keys.has(key)) continue;
+      plot.end();
       plot.element.remove();
       this.plots.delete(key);
     }

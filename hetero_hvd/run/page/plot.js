@@ -67,11 +67,20 @@ class TimePlot {
     element.classList.add("plot");
     const own = isAlone ? [this.tools] : [];
     element.replaceChildren(this.caption, ...own, this.canvas, this.legend, this.key, ...(isAlone ? [this.marks] : []), this.said);
-    new ResizeObserver(() => this.plot && this.plot.setSize(this.size())).observe(this.canvas);
+    this.resizes = new ResizeObserver(() => this.plot && this.plot.setSize(this.size()));
+    this.resizes.observe(this.canvas);
+    this.ending = new AbortController();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       this.labels = null;
       if (this.told) this.show(this.told);
-    });
+    }, { signal: this.ending.signal });
+  }
+
+  /* It is shown no more. */
+  end() {
+    this.ending.abort();
+    this.resizes.disconnect();
+    this.plot?.destroy();
   }
 
   /* Width in pixels, which is also how many intervals are worth asking for. */

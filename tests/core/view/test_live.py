@@ -8,10 +8,12 @@ import pytest
 from hetero_hvd.cli.watch.live_table import table_of
 from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.step_table import with_tables
-from hetero_hvd.core.view.live import MAX_EVENTS, LiveView
+from hetero_hvd.core.view.live import MAX_EVENTS, LiveView, severity_of
 from hetero_hvd.messages import (
     DeviceUsed,
+    Finding,
     GuardReported,
+    Logged,
     RunEnded,
     RunStarted,
     SetAsideReported,
@@ -171,3 +173,51 @@ def test_tight_memory_is_shown_and_room_is_not():
     tight = msgspec.structs.replace(roomy, memory_bytes=95.0)
     assert not any("memory" in sentence for sentence in view_of(roomy, roomy).verdict)
     assert "memory is tight: gamma:0 uses" in view_of(roomy, tight).verdict[-1]
+
+
+def test_the_last_batch_of_an_epoch_changes_no_share():
+    """It may be smaller; the shares on the page do not flicker with it."""
+    rows = timing(12, 0.1), timing(8, 0.1)
+    smaller = StepsTimed(
+        rendezvous_id=1,
+        step=29,
+        epoch=0,
+        loss=1.5,
+        timings=(timing(3, 0.1), timing(2, 0.1)),
+        exchange_seconds=0.0,
+    )
+    assert [worker.share for worker in view_of(*rows, events=(smaller,)).workers] == [12, 8]
+
+
+def test_progress_is_told_with_its_times():
+    """When it began, took its last step, ended; how many steps there are to be."""
+    rows = timing(12, 0.1), timing(8, 0.1)
+    logged = Logged(step=20, epoch=0, values={}, remaining_steps=80)
+    state = view_of(*rows, events=(logged,))
+    assert (state.started_at_unix_seconds, state.stepped_at_unix_seconds) == (0.0, 2.0)
+    assert (state.quality.total_steps, state.ended_at_unix_seconds) == (100, None)
+    over = view_of(*rows, events=(logged, RunEnded(exit_code=0, reason="done")))
+    assert over.ended_at_unix_seconds == 3.0
+
+
+FINDINGS = {
+    "bad": Finding(kind="stall", is_complete=True, words="nobody steps"),
+    "warning": Finding(kind="straggler", is_complete=True, words="beta:0 is slow"),
+    "info": Finding(kind="compute", is_complete=True, words="bound by compute"),
+    "unknown": Finding(kind="memory", is_complete=False, words="not measured"),
+}
+
+
+@pytest.mark.parametrize(("severity", "finding"), FINDINGS.items(), ids=FINDINGS)
+def test_a_sentence_says_how_much_it_matters(severity, finding):
+    """What is over is information, whatever it was."""
+    assert severity_of(finding) == severity
+    if finding.is_complete:
+        assert severity_of(msgspec.structs.replace(finding, is_past=True)) == "info"
+
+
+@pytest.mark.parametrize(("gain", "severity"), [(0.5, "warning"), (0.02, "info"), (None, "info")])
+def test_what_could_be_gained_is_a_warning_where_it_is_much(gain, severity):
+    """Of throughput."""
+    found = Finding(kind="imbalance", is_complete=True, words="x", max_gain_ratio=gain)
+    assert severity_of(found) == severity

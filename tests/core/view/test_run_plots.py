@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
+import dataclasses
+import time
 
-from hetero_hvd.core.step_table import with_tables
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from hetero_hvd.core.step_table import StepTable, with_tables
 from hetero_hvd.core.view.bounded_series import PlotRange
 from hetero_hvd.core.view.run_plots import (
     FEW_WORKERS,
@@ -95,3 +100,29 @@ def test_a_script_that_logs_without_end_is_bounded():
     names = {f"metric {number}": 1.0 for number in range(3 * MAX_CURVES)}
     view = plots_of([(1.0, Evaluated(epoch=0, step=5, metrics=names))]).view(PlotRange())
     assert sum(plot.key.startswith("evaluation") for plot in view.plots) == MAX_CURVES
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_a_million_steps_of_64_workers_stay_small_and_fast():
+    """What a page asks for every few seconds; figures for who asks."""
+    nodes = tuple(f"n{number:02}" for number in range(64))
+    plots, num_exchanges = RunPlots(), 20_000
+    tables = list(with_tables(history(1e9, nodes=nodes, num_exchanges=40)))
+    (table,) = [event for _, event in tables if isinstance(event, StepTable)][-1:]
+    began = time.process_time()
+    for number in range(num_exchanges):
+        event = replace(table.event, step=50 * (number + 1))
+        plots.observe(float(number), dataclasses.replace(table, event=event))
+    fold_seconds = (time.process_time() - began) / num_exchanges
+    began = time.process_time()
+    view = plots.view(PlotRange(num_intervals=3840))
+    answer = msgspec.json.encode(view)
+    answer_seconds = time.process_time() - began
+    print(  # noqa: T201 - for who asks
+        f"{view.last_step} steps of {len(nodes)} workers: {1e6 * fold_seconds:.0f} us an exchange, "
+        f"{len(answer) / 1e3:.0f} kB in {1e3 * answer_seconds:.0f} ms"
+    )
+    assert view.last_step == 50 * num_exchanges
+    assert len(answer) < 500_000
+    assert answer_seconds < 1.0
