@@ -58,6 +58,7 @@ setup(
         "fuzz": ["atheris>=2.3"],
         "dev": [
             "accelerate>=1.1",
+            "axe-playwright-python>=0.1.8",  # axe-core, which finds what keeps people out of a page
             "coverage>=7.10",
             "flask>=3",  # for moto's server, as is flask-cors
             "flask-cors>=4",
@@ -76,6 +77,7 @@ setup(
             "mypy>=1.8",
             "peft>=0.21",
             "pillow>=10",
+            "playwright>=1.65",  # drives the Chromium that is installed, and loads none
             "psycopg[binary]>=3.1",
             "pyarrow>=15",
             "pytest>=8,<9.2",  # pytest-xdist 3.8 makes its groups with what 9.2 has no more

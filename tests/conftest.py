@@ -27,6 +27,7 @@ settings.load_profile("untimed")
 def pytest_addoption(parser):
     """`scripts/test --all` runs what takes minutes, too."""
     parser.addoption("--all", action="store_true", help="also tests marked matrix")
+    parser.addoption("--pictures", metavar="FOLDER", help="where tests of pages leave pictures")
 
 
 def group_of(item):

@@ -5,17 +5,24 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from hetero_hvd.run.web.pages import SHARED
 from tests.driver import chromium
 from tests.driver.looked_at import faults_of, on_screens
-from tests.kit.shown_run import NODES, ShownRun, history, write_run
+from tests.kit.shown_run import NUM_EXCHANGES, ShownRun, history, write_run
 
 MAX_BYTES = 100_000
 """Of a page with all its files, as they are."""
 
+PHONE = 360
+PICTURES = {
+    ("live", 1440, False): "live-view.png",
+    ("live", PHONE, True): "live-view-phone.png",
+    ("report", 1440, True): "report.png",
+}
 EVIL = "</script><img src=x onerror=document.title='broken'>{{7*7}}' \" & \\"
 EVIL_NODES = ("<b>a</b>", "__proto__", "constructor")
 OPERATE = "o" * 20
@@ -46,6 +53,11 @@ def shown(tmp_path):
         run.close()
 
 
+def next_exchange():
+    """What happens after a run's history so far."""
+    return list(history(time.time(), num_exchanges=NUM_EXCHANGES + 1))[-5:]
+
+
 def test_the_page_is_small_and_asks_nobody_else(shown):
     """100 kB in all, from this server alone."""
     url = f"{shown().web.url}/"
@@ -66,9 +78,13 @@ def test_the_page_is_small_and_asks_nobody_else(shown):
 
 @needs_browser
 @on_screens("1440, light")
-def test_pages_fit_the_screen(shown, tmp_path, width, height, is_dark):
-    """The live page and the report: nothing beside, nothing over another, no fault for axe-core."""
+def test_pages_fit_the_screen(shown, tmp_path, request, width, height, is_dark):
+    """Live page and report: nothing beside or over another, and no fault for axe-core.
+
+    `scripts/screenshots` keeps what it has looked at: the pictures of the docs.
+    """
     run = shown()
+    pictures = request.config.getoption("--pictures")
     report = write_run(tmp_path / "over", list(history(time.time(), is_over=True)))
 
     async def act(tab):
@@ -77,6 +93,12 @@ def test_pages_fit_the_screen(shown, tmp_path, width, height, is_dark):
         for name, url in (("live", run.web.url), ("report", report.as_uri())):
             await tab.page.goto(url)
             await tab.until(DRAWN)
+            if name == "live":
+                run.take(next_exchange())
+                await tab.wait_for("#progress-facts", "2409 of 4000")
+            if pictures and (file := PICTURES.get((name, width, is_dark))):
+                is_whole = width > PHONE
+                await tab.page.screenshot(path=Path(pictures) / file, full_page=is_whole)
             found[name] = await faults_of(tab)
         back = await tab.value("getComputedStyle(document.documentElement).backgroundColor")
         return found, back
@@ -125,7 +147,7 @@ def test_the_page_follows_the_run_and_tells_a_stall(shown):
         assert "bound by compute" in await tab.wait_for("#verdict", "bound by")
         assert "reduce" not in await tab.text("#news")
         await tab.value("document.querySelector('[aria-label=\"Drain gamma:0\"]').focus()")
-        run.take(list(history(time.time(), num_exchanges=241))[-5:])  # one more exchange
+        run.take(next_exchange())
         await tab.wait_for("#progress-facts", "2409 of 4000")
         focused = await tab.value("document.activeElement.ariaLabel")
         # The driver says nothing of steps any more: the page's own clock goes on.
@@ -251,4 +273,3 @@ def test_runs_beside_are_listed_with_their_pages(shown):
     assert "this one" in text
     assert re.match(r"http://127\.0\.0\.1:\d+/#token=x$", link)
     assert not link.startswith(run.web.url)
-    assert len(NODES) == 3

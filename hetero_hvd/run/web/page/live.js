@@ -65,7 +65,7 @@ function showProgress() {
   at("progress").hidden = done == null;
   if (done != null) at("progress").value = done;
   const isStalled = silent != null && state.state === "training" && silent > Math.max(STALL_SECONDS, STALL_INTERVALS * usualSeconds);
-  at("stall").hidden = !isStalled;
+  at("stall").hidden = !isStalled || state.severities.includes("bad"); // the verdict says more
   if (isStalled) at("stall").textContent = `No step for ${duration(silent)}.`;
   const percentDone = done == null ? "" : ` ${Math.floor(100 * done)} %`;
   document.title = `${state.name || state.run_id || "hetero-hvd"}${percentDone}: ${isStalled ? "stalled" : state.state}`;
