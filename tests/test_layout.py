@@ -215,6 +215,7 @@ WALL_CLOCK = {
     "tests/kit/scale/fake_worker.py": "the same, of a worker that computes nothing",
     "hetero_hvd/integrations/huggingface/trainer.py": "transformers times a training by it",
     "hetero_hvd/driver/membership/horovod_driver.py": "Horovod wants a time, and only prints it",
+    "hetero_hvd/run/web/app.py": "by which a page tells how long ago something was",
     "hetero_hvd/run/records/run_folder.py": "the name of the output folder",
     "hetero_hvd/security/certificates.py": "until when a certificate is valid, everywhere",
     "hetero_hvd/driver/output/json_logs.py": "when something was logged, for people",

@@ -28,6 +28,7 @@ from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery, check_tls_file
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
+from hetero_hvd.driver.output.ssh_tunnel import ssh_tunnel
 from hetero_hvd.driver.standby import Standby
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.driver.traces import TraceOrders
@@ -49,7 +50,6 @@ from hetero_hvd.run.tracking.begin_and_end import (
     write_summary,
 )
 from hetero_hvd.run.tracking.final_report import as_text
-from hetero_hvd.run.web.tunnel import ssh_tunnel
 from hetero_hvd.security import descriptors
 
 logger = logging.getLogger(__name__)

@@ -37,10 +37,10 @@ SERIOUS = {"serious", "critical"}
 def on_screens(*always):
     """A test for each screen: these in the normal suite, all with --all."""
     shown = [
-        pytest.param(*screen, id=name, marks=() if name in always else [pytest.mark.matrix])
+        pytest.param(screen, id=name, marks=() if name in always else [pytest.mark.matrix])
         for name, screen in SCREENS.items()
     ]
-    return pytest.mark.parametrize(("width", "height", "is_dark"), shown)
+    return pytest.mark.parametrize("screen", shown)
 
 
 async def faults_of(tab):

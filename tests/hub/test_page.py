@@ -58,8 +58,9 @@ NAMED_ROLES = {"button", "textbox", "combobox", "spinbutton", "link", "table", "
 
 @needs_browser
 @on_screens("1440, light", "360, dark")
-def test_it_fits_the_screen(tmp_path, width, height, is_dark):
+def test_it_fits_the_screen(tmp_path, screen):
     """Nothing beside it, nothing over another, nothing faint, everything with a name."""
+    width, height, is_dark = screen
 
     async def act(tab, _client, _lab):
         await tab.screen(width, height, is_dark=is_dark)

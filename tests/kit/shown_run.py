@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,7 @@ from hetero_hvd.run.web.app import Sources
 
 STEPS_PER_EXCHANGE = 10
 NUM_EXCHANGES = 240
+EPOCH = 60
 TOTAL_STEPS = 4000
 SPEEDS = (1.0, 0.5, 0.21)
 BATCH = 256
@@ -163,70 +163,74 @@ def planned(
 def _exchange(
     at: float, number: int, workers: tuple[WorkerId, ...], speeds: tuple[float, ...], metric: str
 ) -> Iterator[tuple[float, Event]]:
-    step = STEPS_PER_EXCHANGE * number
-    slow = workers[1 % len(workers)]
-    if number in (SLOW, WELL):
-        is_slow = number == SLOW
-        ratio, cause = (0.6, "input") if is_slow else (1.0, None)
-        yield (
-            at,
-            StragglerReported(
-                step=step, worker=slow, is_slow=is_slow, speed_ratio=ratio, cause=cause
-            ),
+    """The steps since the one before, and what is told of them."""
+    loss = 2.3 * math.exp(-number / 70) + 0.05 + 0.05 * math.sin(2.3 * number)
+    yield from ((at, event) for event in _incidents(number, workers))
+    yield at, _timed(number, workers, speeds, loss)
+    yield from ((at, event) for event in _told(number, loss, metric))
+    yield from ((at, _sampled(worker.node)) for worker in workers)
+
+
+def _incidents(number: int, workers: tuple[WorkerId, ...]) -> Iterator[Event]:
+    step, slow, lost = STEPS_PER_EXCHANGE * number, workers[1 % len(workers)], workers[-1]
+    if number == SLOW:
+        yield StragglerReported(
+            step=step, worker=slow, is_slow=True, speed_ratio=0.6, cause="input"
         )
+    if number == WELL:
+        yield StragglerReported(step=step, worker=slow, is_slow=False, speed_ratio=1.0, cause=None)
     if number == LOST:
         words = "was ended by signal 9 (SIGKILL)"
-        lost = workers[-1]
-        yield at, WorkerExited(worker=lost, host=f"{lost.node}-0", exit_code=137, words=words)
-        yield at, joined(workers, step, 2)
+        yield WorkerExited(worker=lost, host=f"{lost.node}-0", exit_code=137, words=words)
+        yield joined(workers, step, 2)
+
+
+def _timed(
+    number: int, workers: tuple[WorkerId, ...], speeds: tuple[float, ...], loss: float
+) -> StepsTimed:
     shares = shares_of(speeds)
+    slow = workers[1 % len(workers)]
     data = [0.12 if worker == slow and SLOW <= number < WELL else 0.0 for worker in workers]
     longest = max(
         0.92 * 0.002 * s / v + 0.02 + d for s, v, d in zip(shares, speeds, data, strict=True)
     )
     rows = [_row(s, v, longest, number, d) for s, v, d in zip(shares, speeds, data, strict=True)]
-    loss = 2.3 * math.exp(-number / 70) + 0.05 + 0.05 * math.sin(2.3 * number)
-    yield (
-        at,
-        StepsTimed(
-            rendezvous_id=1 if number < LOST else 2,
-            step=step - 1,
-            epoch=number // 60,
-            loss=loss,
-            timings=tuple(rows),
-            exchange_seconds=0.001,
-        ),
+    return StepsTimed(
+        rendezvous_id=1 if number < LOST else 2,
+        step=STEPS_PER_EXCHANGE * number - 1,
+        epoch=number // EPOCH,
+        loss=loss,
+        timings=tuple(rows),
+        exchange_seconds=0.001,
     )
-    rate = 0.1 * 0.5 ** (number // 60)
-    logged = {"loss": loss, "learning_rate": rate}
+
+
+def _told(number: int, loss: float, metric: str) -> Iterator[Event]:
+    """What the training logs, and its evaluations with a checkpoint."""
+    step, epoch = STEPS_PER_EXCHANGE * number, number // EPOCH
     values = {
         name: LoggedValue(
             step=step, count=10, mean=value, minimum=value * low, maximum=value / low, last=value
         )
-        for (name, value), low in zip(logged.items(), (0.95, 1.0), strict=True)
+        for name, value, low in (("loss", loss, 0.95), ("learning_rate", 0.1 * 0.5**epoch, 1.0))
     }
-    left = TOTAL_STEPS - step
-    yield at, Logged(step=step, epoch=number // 60, values=values, remaining_steps=left)
-    if number % 30 == 0:
+    yield Logged(step=step, epoch=epoch, values=values, remaining_steps=TOTAL_STEPS - step)
+    if 2 * number % EPOCH == 0:
         found = {metric: 1 - 0.9 * math.exp(-number / 60)}
-        yield at, Evaluated(epoch=number // 60, step=step, metrics=found)
+        yield Evaluated(epoch=epoch, step=step, metrics=found)
         path = f"/checkpoints/{step}"
-        yield (
-            at,
-            CheckpointWritten(step=step, path=path, num_bytes=10, metrics=found, is_best=True),
-        )
-    for worker in workers:
-        gpu = DeviceSample(
-            index=0, name="NVIDIA H100 80GB HBM3", use_ratio=0.9, memory_used_bytes=60 * 2.0**30,
-            memory_total_bytes=80 * 2.0**30, temperature_celsius=61.0, power_watts=500.0,
-        )  # fmt: skip
-        yield (
-            at,
-            NodeSampled(
-                node=worker.node, seconds=1.0, cpu_use_ratio=0.3, memory_used_bytes=2.0**36,
-                memory_total_bytes=2.0**38, devices=(gpu,),
-            ),
-        )  # fmt: skip
+        yield CheckpointWritten(step=step, path=path, num_bytes=10, metrics=found, is_best=True)
+
+
+def _sampled(node: str) -> NodeSampled:
+    gpu = DeviceSample(
+        index=0, name="NVIDIA H100 80GB HBM3", use_ratio=0.9, memory_used_bytes=60 * 2.0**30,
+        memory_total_bytes=80 * 2.0**30, temperature_celsius=61.0, power_watts=500.0,
+    )  # fmt: skip
+    return NodeSampled(
+        node=node, seconds=1.0, cpu_use_ratio=0.3, memory_used_bytes=2.0**36,
+        memory_total_bytes=2.0**38, devices=(gpu,),
+    )  # fmt: skip
 
 
 class ShownRun:
@@ -307,7 +311,7 @@ def write_run(folder: Path, events: list[tuple[float, Event]]) -> Path:
         recorder.observe(at_seconds, event)
         if isinstance(event, WorkersJoined | StepsTimed):
             log.write(at_seconds, event)
-    recorder.observe(time.time(), Judged(step=0, findings=tuple(judge.findings())))
+    recorder.observe(events[-1][0], Judged(step=0, findings=tuple(judge.findings())))
     recorder.close()
     log.close()
     write_report(folder)

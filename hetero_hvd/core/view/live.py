@@ -186,7 +186,8 @@ class LiveView:
             self._events.append((at_unix_seconds, words))
         match event:
             case RunStarted():
-                self._state.run_id, self._state.name = event.run_id, event.name
+                self._state.run_id = event.run_id
+                self._state.name = event.name
                 self._state.started_at_unix_seconds = at_unix_seconds
                 self._state.ended_at_unix_seconds = None
             case WorkersJoined():

@@ -28,7 +28,7 @@ from hetero_hvd.run.reports.quality import quality_lines
 MAX_POINTS = 500
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedSentence(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence of the verdict.
 
     Attributes:
@@ -72,7 +72,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     name: str
     state: str
-    verdict: list[Judged]
+    verdict: list[ReportedSentence]
     advice: list[str]
     spent: list[str]
     achieved: list[str]
@@ -111,7 +111,7 @@ def report_of(folder: Path, *, max_points: int = MAX_POINTS) -> ReportContent:
         run_id=facts.run_id or folder.absolute().name,
         name=facts.name,
         state=facts.state,
-        verdict=[Judged(words=str(f), severity=severity_of(f)) for f in facts.findings],
+        verdict=[ReportedSentence(words=str(f), severity=severity_of(f)) for f in facts.findings],
         advice=beyond_the_verdict(record, costs, folder),
         spent=list(in_words(costs)),
         achieved=list(quality_lines(record)),

@@ -15,7 +15,7 @@ from hetero_hvd.run.records.run_files import is_locked
 from hetero_hvd.run.records.writer import FILE
 from hetero_hvd.run.reports.advice import beyond_the_verdict
 from hetero_hvd.run.reports.costs import costs_of
-from hetero_hvd.run.web.live_file import announced
+from hetero_hvd.run.web.source import announced
 
 MAX_RUNS = 100
 ADVICE_SECONDS = 60.0

@@ -21,8 +21,8 @@ from hetero_hvd.config import JobConfig
 from hetero_hvd.errors import ConfigError, job_error
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import Answers, Sources
-from hetero_hvd.run.web.live_file import NAME
 from hetero_hvd.run.web.problems import problem
+from hetero_hvd.run.web.source import NAME
 from hetero_hvd.security.connection_limiter import ConnectionLimiter, setting_at_fault
 from hetero_hvd.security.secret_files import read_secret
 from hetero_hvd.security.token import read_token

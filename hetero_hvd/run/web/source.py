@@ -18,13 +18,15 @@ from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.live import LiveState, LiveView
 from hetero_hvd.errors import JobError
 from hetero_hvd.run.records.parts import history, parts_of
-from hetero_hvd.run.records.run_files import is_locked
+from hetero_hvd.run.records.run_files import is_locked, regular
 from hetero_hvd.run.records.timings import FILE
 from hetero_hvd.run.reports.facts import NO_END
-from hetero_hvd.run.web.live_file import NAME, announced
 from hetero_hvd.security.redirects import NoRedirects
 from hetero_hvd.security.tls import context_for_others
 from hetero_hvd.security.token import read_token
+
+NAME = "live.json"
+"""Where the page of a run is, in its folder while it has one."""
 
 TIMEOUT_SECONDS = 5.0
 MAX_STATE_BYTES = 64 * 2**20
@@ -59,6 +61,27 @@ def source_of(run: str, *, token_file: str | None, ca: str | None) -> Source:
             return lambda: recorded(folder)
         raise JobError(f"{folder / NAME}: {error}") from error
     return live
+
+
+class LivePage(msgspec.Struct):
+    """What a driver has written into its folder.
+
+    Attributes:
+        url: Of the page, without a slash at the end.
+        token_file: File with the token for looking; None: none is needed.
+    """
+
+    url: str
+    token_file: str | None = None
+
+
+def announced(folder: Path) -> LivePage | None:
+    """Where the page of a run is; None: it has none, or what is there tells none."""
+    try:
+        with open(folder / NAME, "rb", opener=regular) as file:
+            return msgspec.json.decode(file.read(), type=LivePage)
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return None
 
 
 def recorded(folder: Path) -> LiveState:

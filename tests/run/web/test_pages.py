@@ -26,6 +26,7 @@ PICTURES = {
 EVIL = "</script><img src=x onerror=document.title='broken'>{{7*7}}' \" & \\"
 EVIL_NODES = ("<b>a</b>", "__proto__", "constructor")
 OPERATE = "o" * 20
+PLOT = "[...board.plots.values()][0]"
 DRAWN = "document.querySelectorAll('#plots canvas').length >= 9"
 
 needs_browser = pytest.mark.skipif(chromium.find() is None, reason="needs chromium, playwright")
@@ -78,11 +79,12 @@ def test_the_page_is_small_and_asks_nobody_else(shown):
 
 @needs_browser
 @on_screens("1440, light")
-def test_pages_fit_the_screen(shown, tmp_path, request, width, height, is_dark):
+def test_pages_fit_the_screen(shown, tmp_path, request, screen):
     """Live page and report: nothing beside or over another, and no fault for axe-core.
 
     `scripts/screenshots` keeps what it has looked at: the pictures of the docs.
     """
+    width, height, is_dark = screen
     run = shown()
     pictures = request.config.getoption("--pictures")
     report = write_run(tmp_path / "over", list(history(time.time(), is_over=True)))
@@ -206,7 +208,7 @@ def test_orders_need_the_token_and_a_yes(shown):
 
 @needs_browser
 def test_a_plot_is_looked_at_closer(shown):
-    """By buttons, keys, range, axis, scale, smoothing and names; the server thins it anew."""
+    """By buttons, range and axis; the server thins it anew."""
     run = shown()
     spans = []
 
@@ -214,46 +216,59 @@ def test_a_plot_is_looked_at_closer(shown):
         page = tab.page
         await page.goto(run.web.url)
         await tab.until(DRAWN)
-        told = "[...board.plots.values()][0].told"
+        range_ = f"[{PLOT}.told.from, {PLOT}.told.to, {PLOT}.told.isStep]"
+        choice = lambda name: page.get_by_role("combobox", name=name)  # noqa: E731 - short
+        button = lambda name: page.get_by_role("button", name=name, exact=True)  # noqa: E731
 
         async def changed(act):
-            before = await tab.value(f"JSON.stringify([{told}.from, {told}.to, {told}.isStep])")
+            before = await tab.value(f"JSON.stringify({range_})")
             await act
-            await tab.until(
-                f"JSON.stringify([{told}.from, {told}.to, {told}.isStep]) !== {before!r}"
-            )
-            spans.append(round(await tab.value(f"{told}.to - {told}.from")))
+            await tab.until(f"JSON.stringify({range_}) !== {before!r}")
+            await spanned()
 
-        spans.append(round(await tab.value(f"{told}.to - {told}.from")))
+        async def spanned():
+            first, last, _ = await tab.value(range_)
+            spans.append(round(last - first))
+
+        await spanned()
         for words in ("Closer", "Later", "All"):
-            await changed(page.get_by_role("button", name=words, exact=True).click())
-        await changed(page.get_by_role("combobox", name="Show").select_option("the last 5 minutes"))
+            await changed(button(words).click())
+        await changed(choice("Show").select_option("the last 5 minutes"))
         assert await tab.value("board.axis.value") == "time"
-        await changed(page.get_by_role("combobox", name="Over").select_option("steps"))
-        await page.get_by_label("Log scale").check()
-        assert await tab.value("[...board.plots.values()][0].plot.scales.y.distr") == 3
-        await page.get_by_label("Smoothing").fill("0.9")
-        rough, smooth = await tab.value(
-            "(() => { const one = [...board.plots.values()][0];"
-            " const way = (of) => of.slice(1).reduce((sum, v, i) => sum + Math.abs(v - of[i]), 0);"
-            " return [way(one.told.lines[0].values), way(one.data()[1])]; })()"
-        )
-        canvas = page.locator(".canvas").first
-        await canvas.press("ArrowRight")
-        first = await page.locator("figure [role=status]").first.inner_text()
-        await canvas.press("ArrowRight")
-        second = await page.locator("figure [role=status]").first.inner_text()
-        shares = page.locator("figure", has_text="Shares").get_by_role("button", name="beta:0")
-        await shares.click()
-        pressed = await shares.get_attribute("aria-pressed")
-        return rough, smooth, first, second, pressed
+        await changed(choice("Over").select_option("steps"))
 
-    rough, smooth, first, second, pressed = chromium.visit("about:blank", act)
+    chromium.visit("about:blank", act)
     assert [round(span / spans[0], 2) for span in spans[:4]] == [1, 0.5, 0.5, 1]
-    assert (spans[4], spans[5]) == (300, spans[0])
+    assert spans[4:] == [300, spans[0]]
+
+
+@needs_browser
+def test_what_a_plot_shows_is_chosen_and_told(shown):
+    """Scale, smoothing and lines; by arrow keys from point to point, also over equal steps."""
+    run = shown()
+
+    async def act(tab):
+        page = tab.page
+        await page.goto(run.web.url)
+        await tab.until(DRAWN)
+        await page.get_by_label("Log scale").check()
+        assert await tab.value(f"{PLOT}.plot.scales.y.distr") == 3
+        await page.get_by_label("Smoothing").fill("0.9")
+        way = "(of) => of.slice(1).reduce((sum, v, i) => sum + Math.abs(v - of[i]), 0)"
+        rough, smooth = await tab.value(
+            f"[{PLOT}.told.lines[0].values, {PLOT}.data()[1]].map({way})"
+        )
+        said = []
+        for _ in range(3):
+            await page.locator(".canvas").first.press("ArrowRight")
+            said.append(await page.locator("figure [role=status]").first.inner_text())
+        beta = page.locator("figure", has_text="Shares").get_by_role("button", name="beta:0")
+        await beta.click()
+        return rough, smooth, said, await beta.get_attribute("aria-pressed")
+
+    rough, smooth, said, pressed = chromium.visit("about:blank", act)
     assert smooth < rough / 2
-    assert re.match(r"step \d+", first)
-    assert first != second
+    assert [re.match(r"step \d+", words)[0] for words in said] == ["step 10", "step 20", "step 30"]
     assert pressed == "false"
 
 

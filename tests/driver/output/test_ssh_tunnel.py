@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetero_hvd.run.web.tunnel import ssh_tunnel
+from hetero_hvd.driver.output.ssh_tunnel import ssh_tunnel
 
 PAGE = "http://127.0.0.1:4242"
 SSH = "10.0.0.9 50000 10.0.0.1 22"

@@ -40,6 +40,6 @@ def ssh_tunnel(url: str, environment: Mapping[str, str]) -> str | None:
     user = environment.get("USER", "")
     who = f"{user}@{server}" if _USER.fullmatch(user) else server
     inside = f"[{place.hostname}]" if ":" in (place.hostname or "") else place.hostname
-    words = ["ssh", "-N", "-L", f"{place.port}:{inside}:{place.port}"]
-    words += [] if ssh_port == SSH_PORT else ["-p", str(ssh_port)]
-    return f"{shlex.join([*words, who])}   then open {place.scheme}://localhost:{place.port}/"
+    port = "" if ssh_port == SSH_PORT else f"-p {ssh_port} "
+    forward = shlex.quote(f"{place.port}:{inside}:{place.port}")
+    return f"ssh -N -L {forward} {port}{who}   then open {place.scheme}://localhost:{place.port}/"
