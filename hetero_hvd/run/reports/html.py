@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ STYLES = (
     SHARED / "page.css",
     SHARED / "uPlot.min.css",
     SHARED / "plot.css",
+    SHARED / "board.css",
     PAGE / "report.css",
 )
 SCRIPTS = (
@@ -69,11 +71,9 @@ def page_of(report: ReportContent) -> str:
         "POLICY": policy,
         "STYLE": style,
         "SCRIPT": script,
-        "DATA": data,  # the last one: no mark is looked for in it
+        "DATA": data,
     }
-    for name, content in parts.items():
-        page = page.replace(f"/*{name}*/", content, 1)
-    return page
+    return re.sub(r"/\*([A-Z]+)\*/", lambda mark: parts[mark[1]], page)  # none within a part
 
 
 def _joined(files: tuple[Path, ...]) -> str:

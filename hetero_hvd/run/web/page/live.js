@@ -202,7 +202,7 @@ function linked(run) {
   if (run.is_this) return "this one";
   if (!url || !["http:", "https:"].includes(url.protocol)) return make("code", `hetero-hvd report ${run.folder}`);
   const link = make("a", "its page");
-  link.href = `${url.href.replace(/\/$/, "")}/${location.hash}`;
+  link.href = url.href; // without our token: whoever can write there has written the address
   link.dataset.key = `run ${run.folder}`;
   return link;
 }
