@@ -19,6 +19,9 @@ MAX_CELLS = 2**18
 """Rows times columns of one series: about 4 MB."""
 
 MAX_ROWS, MIN_ROWS = 4096, 64
+LEAST_WIDTH = 1e-6
+"""Of a pixel, steps or seconds."""
+
 DIGITS = 6
 """Of a value in a plot: what single precision has."""
 
@@ -171,8 +174,13 @@ class BoundedSeries:
         """
         self._make_room(values)
         rows, row = self._rows, self._num_rows
-        rows.first_step[row] = rows.last_step[row] = step
-        rows.first_at[row] = rows.last_at[row] = at_unix_seconds
+        # In order, whoever sets a clock back: a line goes from the left to the right.
+        rows.first_step[row] = rows.last_step[row] = max(
+            step, rows.last_step[row - 1] if row else 0
+        )
+        rows.first_at[row] = rows.last_at[row] = max(
+            at_unix_seconds, rows.last_at[row - 1] if row else 0.0
+        )
         rows.num_steps[row], rows.num_additions[row] = num_steps, 1
         told = _measured(np.fromiter(values.values(), dtype=np.float64, count=len(values)))
         low, high = (told, told) if ends is None else _measured(np.array(ends))
@@ -236,8 +244,8 @@ class BoundedSeries:
         # One row more on either side, so that lines go on to the edges.
         left = max(0, int(np.searchsorted(last, begin)) - 1)
         right = max(left + 1, int(np.searchsorted(first, end, side="right")) + 1)
-        width = (end - begin) / wanted.num_intervals
-        pixels = np.floor((last[left:right] - begin) / (width if width > 0 else 1.0))
+        width = max((end - begin) / wanted.num_intervals, LEAST_WIDTH)
+        pixels = np.floor((last[left:right] - begin) / width)
         begins = np.flatnonzero(np.diff(pixels, prepend=-np.inf))
         names = [name for name in columns if name in self._places]
         shown = known.part(slice(left, right)).chosen([self._places[name] for name in names])

@@ -33,7 +33,7 @@ from hetero_hvd.messages import (
 )
 
 MAX_CURVES = 100
-"""What a script logs under more names is not plotted."""
+"""Of a kind: what a script logs or evaluates under more names is not plotted."""
 
 MAX_CURVE_CELLS = 2048
 MAX_MARKS = 500
@@ -53,6 +53,7 @@ GROUPS = 80
 """So many plans one beside the other can be told apart in a plot."""
 
 MarkKind = Literal["reset", "plan", "straggler", "stall", "fault"]
+_UNITS = {"loss": "mean over the batch", "learning rate": ""}
 _SHARE, _OWN, _SPEED = "share ", "own ", "speed"
 _parts_of = attrgetter(*(part.column for part in STEP_PARTS))
 
@@ -203,7 +204,8 @@ class RunPlots:
         self, kind: str, name: str, at_unix_seconds: float, step: int
     ) -> BoundedSeries | None:
         """The one of a name, which has come so far; None: there are too many already."""
-        if (kind, name) not in self._curves and len(self._curves) >= MAX_CURVES:
+        known = sum(other == kind for other, _ in self._curves)
+        if (kind, name) not in self._curves and known >= MAX_CURVES:
             return None
         self._reached(at_unix_seconds, step)
         return self._curves.setdefault((kind, name), BoundedSeries(MAX_CURVE_CELLS))
@@ -290,9 +292,7 @@ class RunPlots:
                     wanted,
                     f"{kind} {name}",
                     title,
-                    ""
-                    if kind == "learning rate"
-                    else {"loss": "mean over the batch"}.get(kind, kind),
+                    _UNITS.get(kind, kind),
                     {name: title},
                     of=self._curves[kind, name],
                 )
@@ -301,7 +301,7 @@ class RunPlots:
 
     def _loss(self, wanted: PlotRange) -> RunPlot:
         """Of the last step of each exchange: what a script without our trainer tells."""
-        return self._plot(wanted, "loss", "Loss", "mean over the batch", {LOSS: "loss"})
+        return self._plot(wanted, "loss", "Loss", _UNITS["loss"], {LOSS: "Loss"})
 
     def _phases(self, wanted: PlotRange, worker: str) -> RunPlot:
         columns = {f"{part.name} {worker}": part.words for part in STEP_PARTS}

@@ -79,6 +79,26 @@ def test_a_part_of_the_run_is_shown_with_its_neighbours():
         assert (points.steps[0], points.steps[-1]) == (39, 61)
 
 
+@pytest.mark.parametrize(
+    "ends", [(0, 1e-300), (500, 600), (0, 1e300), (50, None), (None, 3)], ids=str
+)
+def test_any_range_is_answered(ends):
+    """With what is near to it, where nothing is in it."""
+    series = series_of(map(float, range(100)), max_cells=2**18)
+    for axis in ("step", "time"):
+        points = series.points(PlotRange(axis, *ends, 4096), ["x"])
+        assert 1 <= len(points.steps) <= 100
+
+
+def test_a_clock_that_is_set_back_draws_no_line_back():
+    """Times stay where they were until the clock is there again."""
+    series = BoundedSeries()
+    for step, at in enumerate((10.0, 20.0, 5.0, 30.0)):
+        series.add(at, step, {"x": float(step)})
+    points = series.points(PlotRange("time", 0, 100, 1000), ["x"])
+    assert points.at_unix_seconds == [10.0, 20.0, 20.0, 30.0]
+
+
 def test_what_was_lost_is_cut_and_done_again():
     """From a checkpoint: the steps after it are there once."""
     series = series_of(map(float, range(20)))

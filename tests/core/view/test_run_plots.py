@@ -20,7 +20,14 @@ from hetero_hvd.core.view.run_plots import (
     MIN_INTERVALS,
     RunPlots,
 )
-from hetero_hvd.messages import Crashed, Evaluated, StallReported, WorkerId
+from hetero_hvd.messages import (
+    Crashed,
+    Evaluated,
+    Logged,
+    LoggedValue,
+    StallReported,
+    WorkerId,
+)
 from tests.kit.shown_run import LOST, SLOW, STEPS_PER_EXCHANGE, history, planned
 
 
@@ -98,8 +105,15 @@ def test_plans_that_nobody_can_tell_apart_are_one():
 def test_a_script_that_logs_without_end_is_bounded():
     """So many names have a plot; the others have none."""
     names = {f"metric {number}": 1.0 for number in range(3 * MAX_CURVES)}
-    view = plots_of([(1.0, Evaluated(epoch=0, step=5, metrics=names))]).view(PlotRange())
-    assert sum(plot.key.startswith("evaluation") for plot in view.plots) == MAX_CURVES
+    value = LoggedValue(step=5, count=1, mean=1.0, minimum=1.0, maximum=1.0, last=1.0)
+    events = [
+        (1.0, Logged(step=5, epoch=0, values=dict.fromkeys(names, value))),
+        (2.0, Evaluated(epoch=0, step=5, metrics={"accuracy": 1.0} | names)),
+    ]
+    keys = [plot.key for plot in plots_of(events).view(PlotRange()).plots]
+    for kind in ("evaluation", "logged"):
+        assert sum(key.startswith(kind) for key in keys) == MAX_CURVES
+    assert "evaluation accuracy" in keys
 
 
 @pytest.mark.matrix
