@@ -175,12 +175,9 @@ class BoundedSeries:
         self._make_room(values)
         rows, row = self._rows, self._num_rows
         # In order, whoever sets a clock back: a line goes from the left to the right.
-        rows.first_step[row] = rows.last_step[row] = max(
-            step, rows.last_step[row - 1] if row else 0
-        )
-        rows.first_at[row] = rows.last_at[row] = max(
-            at_unix_seconds, rows.last_at[row - 1] if row else 0.0
-        )
+        before, at_before = (rows.last_step[row - 1], rows.last_at[row - 1]) if row else (step, 0.0)
+        rows.first_step[row] = rows.last_step[row] = max(step, before)
+        rows.first_at[row] = rows.last_at[row] = max(at_unix_seconds, at_before)
         rows.num_steps[row], rows.num_additions[row] = num_steps, 1
         told = _measured(np.fromiter(values.values(), dtype=np.float64, count=len(values)))
         low, high = (told, told) if ends is None else _measured(np.array(ends))
@@ -189,6 +186,12 @@ class BoundedSeries:
             plane[row] = np.nan
             plane[row, places] = measured
         rows.is_low_first[row] = True
+        if (
+            ends is not None and row
+        ):  # they lie between the row before and this one; it rose or fell
+            rows.first_step[row] = before
+            rows.first_at[row] = at_before
+            rows.is_low_first[row] = ~(rows.mean[row] < rows.mean[row - 1])
         self._num_rows += 1
 
     def cut(self, step: int) -> None:

@@ -140,6 +140,17 @@ def test_steps_weigh_in_the_mean_and_ends_are_kept():
     assert sorted(series.points(one, ["x"]).values["x"]) == [-5.0, 11.0]
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_rises_or_falls_is_drawn_without_teeth(sign):
+    """Of each row only mean and ends are told; the line goes one way all the same."""
+    series = BoundedSeries()
+    for number in range(1, 20):
+        ends = sorted((sign * (number - 1.0), sign * float(number)))
+        series.add(float(number), 10 * number, {"x": sign * (number - 0.5)}, ends=tuple(ends))
+    values = series.points(PlotRange(), ["x"]).values["x"][2:]
+    assert values == sorted(values, reverse=sign < 0)
+
+
 def test_nothing_is_drawn_of_nothing():
     """And there is at least one row of many columns."""
     assert BoundedSeries().points(PlotRange(), ["x"]).values == {"x": []}
