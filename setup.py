@@ -33,6 +33,7 @@ setup(
         "psutil>=5.9",
         "pyyaml>=6.0",
         "rich>=13",
+        "shtab>=1.7",
         "starlette>=0.40",
         "textual>=1.0",
         "uvicorn>=0.30",
@@ -76,10 +77,12 @@ setup(
             "moto>=5",
             "mypy>=1.8",
             "peft>=0.21",
+            "pexpect>=4.9",
             "pillow>=10",
             "playwright>=1.65",  # drives the Chromium that is installed, and loads none
             "psycopg[binary]>=3.1",
             "pyarrow>=15",
+            "pyte>=0.8",
             "pytest>=8,<9.2",  # pytest-xdist 3.8 makes its groups with what 9.2 has no more
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",

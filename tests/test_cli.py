@@ -1,18 +1,15 @@
 """The command line as a person meets it."""
 
 import argparse
-import importlib
 import json
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import hetero_hvd
-from hetero_hvd import cli
 from hetero_hvd.cli import main
+from hetero_hvd.cli.parsing import whole_parser
 from hetero_hvd.cli.train.run import check_traced
 from hetero_hvd.config import JOB_SETTINGS, ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.config.paths import some_path
@@ -40,30 +37,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_every_command_can_be_called(capsys):
-    """Each module of the rooms that acts is registered, and has a page of help."""
-    rooms = pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")
-    modules = [importlib.import_module(found.name) for found in rooms]
-    assert {m for m in modules if hasattr(m, "act")} == set(map(cli.module_of, cli.COMMANDS))
-    for name in cli.COMMANDS:
-        with pytest.raises(SystemExit) as ended:
-            main([name, "--help"])
-        assert ended.value.code == 0
-        assert f"usage: hetero-hvd {name}" in capsys.readouterr().out
-        assert cli.module_of(name).SUMMARY[0].islower()
-
-
 @pytest.mark.usefixtures("folder")
 def test_discover_prints_horovods_format(capsys):
     """Local nodes are one host to Horovod, and so are ssh nodes with one address."""
-    assert main(["horovodrun-hosts"]) == 0
+    assert main(["nodes", "hosts"]) == 0
     assert capsys.readouterr().out == "localhost:3\n10.0.0.2:5\n"
 
 
 def test_horovods_own_discovery_reads_it(folder: Path):
     """Horovod 0.28.1, given the command as its script, finds those hosts and slots."""
     discovery = pytest.importorskip("horovod.runner.elastic.discovery")
-    script = f"{sys.executable} -m hetero_hvd horovodrun-hosts -f {folder / 'nodes.yaml'}"
+    script = f"{sys.executable} -m hetero_hvd nodes hosts -f {folder / 'nodes.yaml'}"
     found = discovery.HostDiscoveryScript(script, None).find_available_hosts_and_slots()
     assert found == {"localhost": 3, "10.0.0.2": 5}
 
@@ -130,6 +114,17 @@ def test_config_says_where_each_value_came_from(capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("folder")
+def test_config_for_programs(capsys):
+    """The same rows as for people."""
+    assert main(["config", "--min-np", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert main(["config", "--min-np", "2", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {"setting": "job.min_np", "value": "2", "source": "flag"} in rows
+    assert [line.split() for line in lines] == [" ".join(row.values()).split() for row in rows]
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("words", [["config"], ["nodes"], ["run", "--", "train.py"], ["benchmark"]])
 def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
     """Whichever command reads the settings; not where one of ours sets it for a worker."""
@@ -142,6 +137,10 @@ def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
     )
 
 
+NO_GOAL = (
+    "argument --for: found 'sped', must be one of speed, money, energy; did you mean speed? "
+    "(see hetero-hvd advise --help)"
+)
 NO_TAG = (
     "argument --tag: 'lr': must be NAME=VALUE on one line, the name of letters, digits and '_' "
     "(see hetero-hvd run --help)"
@@ -151,9 +150,9 @@ NO_TAG = (
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        ([], ["the following arguments are required: COMMAND (see hetero-hvd --help)"]),
-        (["run"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
-        (["run", "--"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
+        ([], ["COMMAND is missing (see hetero-hvd --help)"]),
+        (["run"], ["no command: hetero-hvd run [options] train.py [arguments]"]),
+        (["run", "--"], ["no command: hetero-hvd run [options] train.py [arguments]"]),
         (
             ["nodes", "--", "x"],
             ["only 'run', 'submit', 'doctor', 'benchmark' and 'deploy' take a command after --"],
@@ -163,18 +162,24 @@ NO_TAG = (
         (["nodes", "x"], ["'x' is too much; see hetero-hvd nodes --help"]),
         (["nodes", "-f", "none.yaml"], ["none.yaml: no such file"]),
         (["rnu", "--", "train.py"], ["'rnu' is no command; did you mean run?"]),
-        (["train.py"], ["'train.py' is no command; did you mean hetero-hvd run -- train.py?"]),
+        (["train.py"], ["'train.py' is no command; did you mean hetero-hvd run train.py?"]),
         (
-            ["run", "x.py", "--n", "3"],
-            ["'x.py': put -- before the script: hetero-hvd run [options] -- x.py --n 3"],
+            ["run", "x.py", "--min-np", "3"],
+            ["x.py: no such file in FOLDER, where a runs it"],
         ),
         (
-            ["run", "-f", "nodes.yaml", "train.py"],
-            ["'train.py': put -- before the script: hetero-hvd run [options] -- train.py"],
+            ["run", "-f", "nodes.yaml", "train.py", "--", "x"],
+            ["train.py: no such file in FOLDER, where a runs it; did you mean tran.py?"],
         ),
         (
-            ["benchmark", "train.py"],
-            ["'train.py': put -- before the script: hetero-hvd benchmark [options] -- train.py"],
+            ["benchmark", "-f", "nodes.yaml", "train.py"],
+            ["train.py: no such file in FOLDER, where a runs it; did you mean tran.py?"],
+        ),
+        (
+            ["deploy", "compose", "out", "x.py", "--image", "y"],
+            [
+                "'x.py': put -- before the script: hetero-hvd deploy [options] -- x.py",
+            ],
         ),
         (
             ["run", "--min-pn", "2", "--", "train.py"],
@@ -194,7 +199,7 @@ NO_TAG = (
         ),
         (
             ["run", "-f"],
-            ["argument -f/--nodes-file: expected one argument (see hetero-hvd run --help)"],
+            ["argument -f/--nodes-file: needs a value (see hetero-hvd run --help)"],
         ),
         (["install", "cc"], ["cc is no node of nodes.yaml; did you mean c?"]),
         (["install", "c", "zeta"], ["zeta is no node of nodes.yaml; there are a, b, c, d"]),
@@ -235,7 +240,27 @@ NO_TAG = (
             ["doctor", "-f", "remote.yaml", "--", "train.py", 5000 * "x"],
             ["train.py: No such file or directory here, so it cannot be compared"],
         ),
-        (["report"], ["the following arguments are required: RUN (see hetero-hvd report --help)"]),
+        (["drain"], ["NODE[:SLOT] is missing (see hetero-hvd drain --help)"]),
+        (
+            ["trace", "--steps", "many"],
+            ["argument --steps: found 'many', must be an integer (see hetero-hvd trace --help)"],
+        ),
+        (
+            ["top", "--interval", "soon"],
+            ["argument --interval: found 'soon', must be a number (see hetero-hvd top --help)"],
+        ),
+        (
+            ["advise", "--for", "sped"],
+            [
+                NO_GOAL,
+            ],
+        ),
+        (
+            ["top", "--once=yes"],
+            ["argument --once: found 'yes', takes no value (see hetero-hvd top --help)"],
+        ),
+        (["--jsn"], ["unknown option --jsn (see hetero-hvd --help)"]),
+        (["zzz"], ["'zzz' is no command; hetero-hvd --help lists them"]),
         (
             ["run", "--", "-m", "package.train"],
             ["after -- comes a script or a program: python -m package.train, say"],
@@ -287,7 +312,7 @@ def paths_of(parser, *words):
 
 SETTINGS = {setting.name for setting in JOB_SETTINGS}
 """Of the job: an empty one is not given, as in the environment."""
-PATHS = {" ".join(words): (words, names) for words, names in paths_of(cli._parser(cli.COMMANDS))}
+PATHS = {" ".join(words): (words, names) for words, names in paths_of(whole_parser())}
 
 
 @pytest.mark.parametrize("case", PATHS)
@@ -334,14 +359,6 @@ def test_who_looks_for_nodes_that_announce_themselves_needs_no_file(
         words = [*words[:2], "--cluster-key-file", "k", *words[2:]]
     assert main(words) == (2 if expected else 0)
     assert expected in capsys.readouterr().err
-
-
-def test_version(capsys):
-    """As every program says it."""
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"hetero-hvd {hetero_hvd.__version__}\n"
 
 
 @pytest.mark.parametrize("command", [["tran.py"], ["python", "tran.py"], ["python3.11", "tran.py"]])

@@ -241,7 +241,7 @@ NAMES = {
         KINDS.keys(),
         {
             "hetero_hvd/config/launchers.py": "their declarations",
-            "hetero_hvd/cli/__init__.py": "the command `agent`",
+            "hetero_hvd/cli/commands.py": "the command `agent`",
             "hetero_hvd/agent/server.py": "the end of its link, and whose port it is",
             "hetero_hvd/security/cluster_tls.py": "whom its certificate is for",
             "hetero_hvd/probes/machine/hardware.py": "a program that may be there",

@@ -1,5 +1,6 @@
 """A run is named as one thinks of it."""
 
+import json
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.cli.commands import COMMANDS
+from hetero_hvd.cli.parsing import parser_of
 from hetero_hvd.cli.watch.run_argument import run_of
 from hetero_hvd.driver.network import control_socket
+from hetero_hvd.errors import UserError
 from hetero_hvd.messages import RunEnded, RunStarted
 from hetero_hvd.run.records.run_folder import run_folder
 from hetero_hvd.run.records.timings import TimingLog
@@ -54,6 +58,115 @@ def test_a_run_is_found_by_path_name_or_age(text, found, capsys):
         assert "neither: no run is recorded there" in printed.err
     else:
         assert printed.out.startswith(f"run {found}: no end recorded\n")
+
+
+NAMES = {
+    "monday-1": "the first",
+    "monday-2": "baseline",
+    "monday-10": "baseline",
+    "tuesday": "monday",
+    "wednesday": "",
+}
+MEANT = {
+    "wednesday": "wednesday",
+    "w": "wednesday",
+    "the first": "monday-1",
+    "the f": "monday-1",
+    "monday-1": "monday-1",  # the whole name of one, the beginning of another
+    "monday": "tuesday",  # the whole name of one, the beginning of three
+    "baseline": ["monday-10", "monday-2"],
+    "b": ["monday-10", "monday-2"],
+    "mon": ["monday-1", "monday-10", "monday-2", "tuesday"],
+    "day": None,
+    "no record": None,
+}
+
+
+@pytest.fixture
+def named_runs(tmp_path, monkeypatch):
+    """Runs with names, of which some begin alike, and a folder that is no run."""
+    monkeypatch.chdir(tmp_path)
+    for number, (folder, name) in enumerate(NAMES.items()):
+        path = tmp_path / "runs" / folder
+        path.mkdir(parents=True)
+        recorder = Recorder(path)
+        started = RunStarted(run_id=folder, command=(), nodes=(), settings={}, name=name)
+        recorder.observe(float(number), started)
+        recorder.close()
+    (tmp_path / "runs" / "no records").mkdir()
+
+
+@pytest.mark.usefixtures("named_runs")
+@pytest.mark.parametrize("text", MEANT)
+def test_a_name_or_its_beginning_is_enough_where_it_is_clear(text, capsys):
+    """Else all that could be meant are listed, and nothing is done."""
+    meant = MEANT[text]
+    if isinstance(meant, list):
+        with pytest.raises(UserError) as refused:
+            run_of(text)
+        assert str(refused.value) == f"{text}: could be {', '.join(meant)}; write more of the name"
+        assert main(["report", text]) == 2
+        assert capsys.readouterr().err == f"hetero-hvd: {refused.value}\n"
+    else:
+        assert run_of(text) == (Path("runs") / meant if meant else Path(text))
+
+
+OF_A_RUN = {
+    "report": ["report"],
+    "top": ["top", "--once"],
+    "cost": ["cost"],
+    "export": ["export"],
+    "advise": ["advise"],
+    "compare": ["compare", "tuesday"],
+    "drain": ["drain", "alpha"],
+    "trace": ["trace"],
+    "run": ["run", "--resume"],
+}
+
+
+def test_the_table_has_every_command_that_is_about_a_run():
+    """Nobody reads the name of a run in a way of its own."""
+    takes = {name for name in COMMANDS if "RUN" in parser_of(name).format_help().split("usage")[1]}
+    assert takes == OF_A_RUN.keys() | {"run"}
+
+
+@pytest.mark.usefixtures("named_runs")
+@pytest.mark.parametrize("command", OF_A_RUN)
+def test_every_command_refuses_what_could_be_several_runs(command, capsys):
+    """In the same words."""
+    more = ["--", "train.py"] if command == "run" else []
+    assert main([*OF_A_RUN[command], "b", *more]) == 2
+    assert "b: could be monday-10, monday-2; write more" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("named_runs")
+@pytest.mark.parametrize("command", ["report", "top", "cost", "export", "advise"])
+def test_without_a_name_it_is_the_latest(command, capsys):
+    """Of commands that only look."""
+    assert main(OF_A_RUN[command]) == main([*OF_A_RUN[command], "wednesday"])
+    capsys.readouterr()
+
+
+@pytest.mark.usefixtures("named_runs")
+def test_what_is_listed_is_told_to_programs_too(capsys):
+    """Of runs and how they differ; what is not known is null."""
+    assert main(["compare", "the first", "wednesday", "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert [run["folder"] for run in compared["runs"]] == ["monday-1", "wednesday"]
+    assert compared["different"] == {"name": ["the first", "none"]}
+    assert compared["fingerprints"] is None
+    assert main(["runs", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [run["folder"] for run in listed] == sorted(NAMES)
+    assert compared["runs"] == [listed[0], listed[-1]]
+    TimingLog(Path("runs") / "wednesday").close()
+    assert main(["top", "w", "--json"]) == 0
+    state = json.loads(capsys.readouterr().out)
+    assert (state["run_id"], state["state"], state["loss"]) == (
+        "wednesday",
+        "no end recorded",
+        None,
+    )
 
 
 @pytest.mark.usefixtures("runs")

@@ -1,7 +1,6 @@
 """The command line: the only place that prints and decides the exit code.
 
-Each command is a module with SUMMARY, `add_arguments` and `act`, and if it has more to say, HELP
-and USAGE; TAKES_SCRIPT, if a script of the user's may follow after `--`.
+Each command is a line in `commands.py` and a module; `parsing.py` reads the words.
 
 Exit codes: 0 done, 1 it did not work, 2 the input is wrong (one line per problem, no traceback),
 75 not now, as it says in one line, 130 interrupted; `run` passes on the training's.
@@ -9,63 +8,16 @@ Exit codes: 0 done, 1 it did not work, 2 the input is wrong (one line per proble
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import NoReturn
 
-from hetero_hvd import __version__
 from hetero_hvd.cli.lines import show
-from hetero_hvd.cli.mistakes import about_command, about_words
+from hetero_hvd.cli.parsing import parse
 from hetero_hvd.errors import UserError
 from hetero_hvd.exit_codes import exit_of_user_error
-
-COMMANDS = {
-    "run": "train.run",
-    "submit": "queue.submit",
-    "queue": "queue.queue",
-    "drain": "train.drain",
-    "trace": "train.trace",
-    "top": "watch.top",
-    "report": "watch.report",
-    "runs": "watch.runs",
-    "compare": "watch.compare",
-    "cost": "watch.cost",
-    "advise": "watch.advise",
-    "export": "watch.export",
-    "nodes": "cluster.nodes",
-    "install": "cluster.install",
-    "config": "cluster.config",
-    "horovodrun-hosts": "cluster.hosts",
-    "doctor": "measure.doctor",
-    "bench-comm": "measure.bench_comm",
-    "hardware": "measure.hardware",
-    "benchmark": "measure.benchmark",
-    "key": "cluster.key",
-    "agent": "cluster.agent",
-    "hub": "record.hub",
-    "record": "record.record",
-    "certificates": "cluster.certificates",
-    "simulate": "measure.simulate",
-    "stack": "cluster.stack",
-    "deploy": "deploy.deploy",
-}
-"""Name to its module in a room of this package; only the one that is called is imported."""
-
-ALIASES = {"discover": "horovodrun-hosts"}
-"""Old names of commands: `discover` is too near to the option `--discover`."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports misuse as every other wrong input is reported."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     _take_any_text()
     try:
-        arguments = _parse(sys.argv[1:] if argv is None else argv)
+        arguments = parse(sys.argv[1:] if argv is None else argv)
         return int(arguments.act(arguments))
     except UserError as error:
         for line in error.lines:
@@ -114,58 +66,3 @@ def _take_any_text() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _parse(words: Sequence[str]) -> argparse.Namespace:
-    """Read the words up to the first `--`; what follows is the user's, whatever it looks like."""
-    words = [ALIASES.get(word, word) for word in words[:1]] + list(words[1:])
-    split = words.index("--") if "--" in words else len(words)
-    if split and not words[0].startswith("-") and words[0] not in COMMANDS:
-        raise UserError(about_command(words[0], tuple(COMMANDS)))
-    names: Iterable[str] = words[:1] if split and words[0] in COMMANDS else COMMANDS
-    arguments, unknown = _parser(names).parse_known_args(words[:split])
-    if unknown:
-        known, takes_script = arguments.known, arguments.takes_script
-        raise UserError(
-            about_words(unknown, command=words[0], known=known, takes_script=takes_script)
-        )
-    arguments.command = tuple(words[split + 1 :])
-    if arguments.command and not arguments.takes_script:
-        able = [repr(name) for name in COMMANDS if _takes_script(module_of(name))]
-        raise UserError(f"only {', '.join(able[:-1])} and {able[-1]} take a command after --")
-    return arguments
-
-
-def module_of(name: str) -> ModuleType:
-    """The module of a command."""
-    return importlib.import_module(f"{__name__}.{COMMANDS[name]}")
-
-
-def _takes_script(module: ModuleType) -> bool:
-    return getattr(module, "TAKES_SCRIPT", False)
-
-
-def _parser(names: Iterable[str]) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="hetero-hvd",
-        allow_abbrev=False,
-        description="Train one PyTorch model on machines of unequal speed, with Elastic Horovod.",
-    )
-    parser.add_argument("--version", action="version", version=f"hetero-hvd {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in names:
-        module = module_of(name)
-        summary = module.SUMMARY
-        command = commands.add_parser(
-            name,
-            help=summary,
-            description=getattr(module, "HELP", summary[0].upper() + summary[1:] + "."),
-            usage=getattr(module, "USAGE", None),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        module.add_arguments(command)
-        known = [word for action in command._actions for word in action.option_strings]  # noqa: SLF001 - argparse does not tell otherwise
-        takes_script = _takes_script(module)
-        command.set_defaults(act=module.act, known=known, takes_script=takes_script)
-    return parser

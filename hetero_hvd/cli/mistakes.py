@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 OF_OTHER_LAUNCHERS = {
@@ -14,6 +15,36 @@ OF_OTHER_LAUNCHERS = {
 """Habits from horovodrun, mpirun and torchrun to what is written in nodes.yaml instead."""
 
 
+_WORDS_OF_ARGPARSE = (
+    (r"the following arguments are required: (.+)", r"{0} is missing"),
+    (r"argument (.+): expected (?:one|at least one) argument", "argument {0}: needs a value"),
+    (
+        r"argument (.+): ignored explicit argument '(.*)'",
+        "argument {0}: found {1!r}, takes no value",
+    ),
+    (r"argument (.+): invalid int value: '(.*)'", "argument {0}: found {1!r}, must be an integer"),
+    (r"argument (.+): invalid float value: '(.*)'", "argument {0}: found {1!r}, must be a number"),
+)
+"""What argparse says of wrong words, whatever its version, to what is said instead."""
+
+_NO_CHOICE = re.compile(r"argument (.+): invalid choice: '(.*)' \(choose from (.+)\)", re.DOTALL)
+
+
+def in_our_words(message: str) -> str:
+    """What argparse says, as all other wrong input is told: what was found, and what is allowed."""
+    for pattern, words in _WORDS_OF_ARGPARSE:
+        if found := re.fullmatch(pattern, message, re.DOTALL):
+            return words.format(*found.groups())
+    if found := _NO_CHOICE.fullmatch(message):
+        flag, word, listed = found.groups()
+        allowed = [name.strip("'") for name in listed.split(", ")]
+        return (
+            f"argument {flag}: found {word!r}, must be one of {', '.join(allowed)}"
+            f"{did_you_mean(word, allowed)}"
+        )
+    return message
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A question about the nearest of the known words; empty if none is near."""
     nearest = difflib.get_close_matches(word, list(known), n=1)
@@ -23,8 +54,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def about_command(word: str, known: Sequence[str]) -> str:
     """What to say of a first word that is no command."""
     if word.endswith(".py"):
-        return f"{word!r} is no command; did you mean hetero-hvd run -- {word}?"
-    question = did_you_mean(word, known) or f"; there are {', '.join(known)}"
+        return f"{word!r} is no command; did you mean hetero-hvd run {word}?"
+    question = did_you_mean(word, known) or "; hetero-hvd --help lists them"
     return f"{word!r} is no command{question}"
 
 

@@ -1,1 +1,1 @@
-"""What `bench-comm` and the network's part of `benchmark` measure, and what `simulate` runs."""
+"""What `benchmark` measures of the network and of the collectives, and what `simulate` runs."""

@@ -1,4 +1,4 @@
-"""`hetero-hvd bench-comm`: starts the workers that measure, and shows what they found."""
+"""`hetero-hvd benchmark collectives`: starts the workers that measure, shows what they found."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--overheads", type=_floats, metavar="A,B,…", help="constant seconds per step of each")
     add("--links", type=_floats, metavar="A,B,…", help="seconds of a reduction on each link")
     add("--recording", type=some_path, metavar="FILE", help="timings.jsonl of a run, not speeds")
-    add("--global-batch-size", type=int, default=512, metavar="N")
-    add("--steps", type=int, default=1000, metavar="N")
+    add("--global-batch-size", type=int, default=512, metavar="N", help="samples (default 512)")
+    add("--steps", type=int, default=1000, metavar="N", help="of each run (default 1000)")
     add("--noise", type=float, default=0.05, metavar="RATIO", help="coefficient of variation")
     add("--spikes", type=_floats, default=(0.0, 3.0), metavar="P,RATIO", help="slow single steps")
     add(

@@ -31,7 +31,6 @@ SPOOL = Path("spool")
 MIN_SPOOL_BYTES, MAX_SPOOL_BYTES = 2**16, 2**40
 MAX_IDLE_SECONDS = 30 * 24 * 3600
 CLOUDS = ("aws", "azure", "gcp")
-SUMMARY = "announce this machine as a node and start its workers for drivers with the same key"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

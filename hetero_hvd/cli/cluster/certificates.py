@@ -9,8 +9,6 @@ from hetero_hvd.config.value_types import HOST
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import NODE_NAME
 
-SUMMARY = "make TLS files for nodes, and the authority that signs them"
-
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""

@@ -9,7 +9,6 @@ from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.errors import JobError
 
-SUMMARY = "list the hosts for horovodrun"
 HELP = """\
 Print the hosts of nodes.yaml as Horovod's elastic launcher wants them, `host:slots` on each line:
 

@@ -14,7 +14,6 @@ from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.launchers import SSH
 from hetero_hvd.errors import UserError
 
-SUMMARY = "put hetero_hvd on nodes, over ssh"
 HELP = """\
 Give nodes of nodes.yaml the same software as this machine has: hetero_hvd, torch, Horovod and what
 they need, in the versions that are installed here. The files go over ssh; a node needs neither the

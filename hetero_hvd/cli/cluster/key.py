@@ -7,8 +7,6 @@ from pathlib import Path
 
 from hetero_hvd.config.paths import some_path
 
-SUMMARY = "make a cluster key, to be copied to all nodes"
-
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""

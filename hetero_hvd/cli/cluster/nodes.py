@@ -7,18 +7,17 @@ import asyncio
 import json
 from dataclasses import asdict
 
+from hetero_hvd.cli.lines import add_json
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.discovery.advert import Advert
 from hetero_hvd.discovery.words import in_words
 
-SUMMARY = "list the nodes"
-
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("--json", action="store_true", help="print JSON")
+    add_json(command)
     command.add_argument(
         "--discover", action="store_true", help="also those that announce themselves; takes 3 s"
     )

@@ -10,7 +10,6 @@ from hetero_hvd.deploy.folder import FolderContents, write_folder
 from hetero_hvd.errors import UserError
 from hetero_hvd.monitoring.files import stack_files
 
-SUMMARY = "write the files with which Prometheus, Alertmanager and Grafana watch a run"
 ADDRESS = re.compile(r"https?://[^\s/]+:\d+/?")
 RECEIVER = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 

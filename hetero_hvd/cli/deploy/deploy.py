@@ -8,7 +8,6 @@ from hetero_hvd.cli.deploy import compose, kubernetes, slurm
 from hetero_hvd.cli.lines import show
 from hetero_hvd.config.paths import some_path
 
-SUMMARY = "write the files that start a job on Kubernetes or Slurm, or the demo by Docker Compose"
 TAKES_SCRIPT = True
 TARGETS = {"kubernetes": kubernetes, "slurm": slurm, "compose": compose}
 """Each has SUMMARY, `add_arguments`, and `write`, which gives the files and what to do next."""
@@ -16,7 +15,7 @@ TARGETS = {"kubernetes": kubernetes, "slurm": slurm, "compose": compose}
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """A command of its own for each target."""
-    targets = command.add_subparsers(metavar="WHERE", required=True)
+    targets = command.add_subparsers(metavar="WHERE", required=True, help=", ".join(TARGETS))
     for name, module in TARGETS.items():
         summary = module.SUMMARY
         target = targets.add_parser(

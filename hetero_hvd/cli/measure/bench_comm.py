@@ -12,7 +12,6 @@ from hetero_hvd.core.bandwidth import OPERATIONS
 from hetero_hvd.errors import UserError
 from hetero_hvd.probes.training_packages import require_training
 
-SUMMARY = "measure the collective operations, and each link, on the cluster"
 HELP = """\
 Start one worker on each slot of nodes.yaml and time Horovod's operations over growing sizes, with
 what it is built for (Gloo, and NCCL where all workers have a GPU). Every result is checked. At the

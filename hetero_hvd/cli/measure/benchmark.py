@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.lines import add_json, show
 from hetero_hvd.cli.nodes_to_ask import check_range
 from hetero_hvd.cli.settings import add_nodes_file, load, nodes_files
 from hetero_hvd.cli.train.run import check_script
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from hetero_hvd.driver.node_benchmark import Measured
     from hetero_hvd.measure.network import Network
 
-SUMMARY = "measure how fast each node is, and how fast it trains your model"
-USAGE = "%(prog)s [options] [-- train.py [arguments]]"
+USAGE = "%(prog)s [options] [[--] train.py [arguments]]"
 TAKES_SCRIPT = True
 HELP = """\
 Measure all slots of nodes.yaml at once (without the file: this machine): matrix product and copy,
-and after `--`, the training script with batches of several sizes. The script runs alone on each
-slot, with its own model, data and loss, and ends by itself; it needs no change beyond `Trainer`.
+and the training script, if one is named, with batches of several sizes. The script runs alone on
+each slot, with its own model, data and loss, and ends by itself; it needs no change beyond
+`Trainer`.
 Then, where there are two slots or more, the network between them, over Horovod.
 
 What was measured is kept on each node, and the curves of the model beside the output folder, so
@@ -56,7 +56,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--no-network", action="store_true", help="leave the network out")
     command.add_argument("--fresh", action="store_true", help="measure again what is known")
-    command.add_argument("--json", action="store_true", help="print JSON")
+    add_json(command)
 
 
 def act(arguments: argparse.Namespace) -> int:

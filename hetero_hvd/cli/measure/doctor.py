@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.lines import add_json, show
 from hetero_hvd.cli.nodes_to_ask import add_timeout, check_timeout, none_to_ask
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
@@ -26,8 +26,7 @@ from hetero_hvd.probes.training_packages import require_training
 if TYPE_CHECKING:
     from hetero_hvd.remote.node_findings import NodeReport, Reference
 
-SUMMARY = "say what this machine, or each node, can train with, and what not"
-USAGE = "%(prog)s [--json] [-f nodes.yaml [-- train.py [arguments]] | --kubernetes [NAME]]"
+USAGE = "%(prog)s [--json] [-f nodes.yaml [[--] train.py [arguments]] | --kubernetes [NAME]]"
 TAKES_SCRIPT = True
 HELP = """\
 Without -f: what is installed on this machine, and what will not work and why. With -f: the same of
@@ -42,7 +41,7 @@ Exit code 0: training can start; 1: it cannot, on one of the nodes, or in this p
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("--json", action="store_true", help="print JSON")
+    add_json(command)
     add_timeout(command)
     command.add_argument(
         "--kubernetes",

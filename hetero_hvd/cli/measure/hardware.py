@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.lines import add_json, show
 from hetero_hvd.cli.nodes_to_ask import add_timeout, check_timeout, none_to_ask
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
@@ -21,7 +21,6 @@ from hetero_hvd.messages import NodeSampled, event_to_json
 if TYPE_CHECKING:
     from hetero_hvd.remote.hardware_survey import NodeHardware
 
-SUMMARY = "say what this machine, or each node, is made of, and who uses its GPUs"
 HELP = """\
 Without -f: what this machine is made of, and what of it training may use. With -f: the same of all
 nodes of a file, over ssh and at the same time. Both: who uses which GPU now.
@@ -35,7 +34,7 @@ _RATE_SECONDS = 0.2
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("--json", action="store_true", help="print JSON")
+    add_json(command)
     command.add_argument(
         "--path",
         type=some_path,

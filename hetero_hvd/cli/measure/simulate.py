@@ -6,7 +6,6 @@ import argparse
 
 from hetero_hvd.measure import simulate
 
-SUMMARY = "compare balancing policies, or a queue's, on a cluster that is described"
 add_arguments = simulate.add_arguments
 
 

@@ -7,14 +7,13 @@ import sys
 import time
 from typing import Any
 
-from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.lines import add_json, show, show_json
 from hetero_hvd.cli.queue.submit import add_socket, numbers_of
 from hetero_hvd.cli.record.times import positive
 from hetero_hvd.cli.table import print_table
 from hetero_hvd.core.printable import printable
 from hetero_hvd.errors import UserError
 
-SUMMARY = "list the jobs of the queue, say why one waits, cancel, hold or read it"
 HELP = """\
 Jobs that were given to the queue by hetero-hvd submit.
 
@@ -53,7 +52,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--pool", help="of move")
     command.add_argument("--priority", help="of move: high, normal or low")
-    command.add_argument("--json", action="store_true", help="of the list: print JSON")
+    add_json(command, "; of the list alone")
     add_socket(command)
 
 
@@ -105,11 +104,9 @@ def _ordered(arguments: argparse.Namespace, name: str, **more: Any) -> Any:  # n
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    import msgspec  # noqa: PLC0415 - only this command needs it
-
     found = _ordered(arguments, "list")
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        show_json(found)
         return 0
     rows = [
         [

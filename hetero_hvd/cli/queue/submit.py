@@ -17,8 +17,7 @@ from hetero_hvd.core.digits import whole_number
 from hetero_hvd.core.queue.jobs import MAX_ARRAY, PRIORITIES
 from hetero_hvd.errors import UserError
 
-SUMMARY = "give the queue a job"
-USAGE = "%(prog)s [options] -- train.py [arguments]"
+USAGE = "%(prog)s [options] [--] train.py [arguments]"
 TAKES_SCRIPT = True
 HELP = """\
 Give the queue of a hub (hetero-hvd hub --queue nodes.yaml) a job: what `hetero-hvd run` would
@@ -126,7 +125,7 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.discovery.submission.queue_link import QueueOrder  # noqa: PLC0415 - likewise
 
     if not arguments.command:
-        raise UserError("no command: hetero-hvd submit [options] -- train.py [arguments]")
+        raise UserError("no command: hetero-hvd submit [options] train.py [arguments]")
     submit_to.check_flags(arguments)
     numbers = _numbers(arguments)
     if arguments.priority not in PRIORITIES:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hetero_hvd.core.recording.retention import Retention
     from hetero_hvd.hub.service import HubHttp
 
-SUMMARY = "store what all agents of the cluster tell of their nodes, for recordings"
 HELP = """\
 Store what all agents of the cluster tell of their nodes, for recordings; on request
 tell all jobs which nodes announce themselves here (--listen) and give devices to jobs

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.lines import add_json, show, show_json
 from hetero_hvd.cli.record.times import (
     duration,
     names_of,
@@ -20,7 +20,6 @@ from hetero_hvd.cli.record.times import (
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError, job_error
 
-SUMMARY = "start, stop and cut recordings of what all machines of the cluster do"
 HELP = """\
 Recordings of machines, kept by the hub of the cluster (hetero-hvd hub).
 
@@ -74,20 +73,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="of recover and cut: read the folder of a hub that does not run",
     )
-    command.add_argument("--json", action="store_true", help="print JSON")
+    add_json(command)
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Have it done, and print what came of it."""
-    import msgspec  # noqa: PLC0415 - only this command needs it
-
     if arguments.action not in ACTIONS:
         there = ", ".join(ACTIONS)
         raise UserError(f"record: found {arguments.action!r}, must be one of {there}")
     _check(arguments)
     result = asyncio.run(_done(arguments))
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(result)).decode())
+        show_json(result)
         return 0
     for line in _lines(arguments.action, result):
         show(line)

@@ -6,8 +6,6 @@ import argparse
 
 from hetero_hvd.cli.train import orders
 
-SUMMARY = "let a node of a running job go, without losing a step"
-
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""

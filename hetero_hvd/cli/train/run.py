@@ -26,14 +26,14 @@ from hetero_hvd.probes.other_launchers import started_by
 from hetero_hvd.probes.training_packages import require_training
 from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run, is_url, run_of_folder
 
-SUMMARY = "train on all nodes"
-USAGE = "%(prog)s [options] -- train.py [arguments]"
+USAGE = "%(prog)s [options] [--] train.py [arguments]"
 TAKES_SCRIPT = True
 HELP = """\
 Start one worker on each slot of nodes.yaml, train, and balance the shares.
 
-After `--` comes the training script with its arguments, or any other command. A first word that
-ends in .py is run by each node's own interpreter (nodes[].python), anything else as it stands.
+After the options, or after `--`, comes the training script with its arguments, or any other
+command. A first word that ends in .py is run by each node's own interpreter (nodes[].python),
+anything else as it stands.
 """
 
 
@@ -101,7 +101,7 @@ def act(arguments: argparse.Namespace) -> int:
 def _act(arguments: argparse.Namespace, termination: Termination) -> int:
     command = arguments.command
     if not command:
-        raise UserError("no command: hetero-hvd run [options] -- train.py [arguments]")
+        raise UserError("no command: hetero-hvd run [options] train.py [arguments]")
     if not arguments.name.isprintable():
         raise UserError(f"--name {arguments.name!r}: must be one line of text")
     check_started_once(os.environ)

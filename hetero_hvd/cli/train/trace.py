@@ -6,7 +6,6 @@ import argparse
 
 from hetero_hvd.cli.train import orders
 
-SUMMARY = "record the next steps of a running job with torch's profiler"
 HELP = """\
 Record the next steps of a running job, in Chrome's trace format (ui.perfetto.dev reads it). Each
 worker writes into the folder traces/ of the run, on its own node; the job's page and `hetero-hvd

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.lines import add_json, show, show_json
 from hetero_hvd.cli.record.times import duration, shown_duration
 from hetero_hvd.cli.watch import declined
 from hetero_hvd.cli.watch.run_argument import HELP, LATEST, run_of
@@ -21,7 +21,6 @@ from hetero_hvd.errors import UserError
 if TYPE_CHECKING:
     from hetero_hvd.core.advice.advice import Advised
 
-SUMMARY = "tell what to change about a run or machines, what that brings, and how sure it is"
 HOUR_SECONDS, MAX_HOURS = 3600.0, 10_000.0
 LONGER = 24.0
 """So many times as long is looked at by the command that shows more."""
@@ -62,7 +61,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--recall", action="append", default=[], metavar="ID", help="tell again what was declined"
     )
-    command.add_argument("--json", action="store_true", help="print JSON")
+    add_json(command)
 
 
 def _add_prometheus(command: argparse.ArgumentParser) -> None:
@@ -96,9 +95,7 @@ def act(arguments: argparse.Namespace) -> int:
     worth = Worth(goal=arguments.goal)._replace(**dict(arguments.worth))
     said = _said(arguments, worth).without(declined.ids())
     if arguments.json:
-        import msgspec  # noqa: PLC0415 - only this needs it
-
-        print(msgspec.json.format(msgspec.json.encode(said)).decode())
+        show_json(said)
         return 0
     from hetero_hvd.run.reports.advice import in_words  # noqa: PLC0415 - only this command needs it
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hetero_hvd.cli.lines import show
-from hetero_hvd.cli.watch.run_argument import HELP as RUN_HELP
-from hetero_hvd.cli.watch.run_argument import run_of
+from hetero_hvd.cli.lines import add_json, show, show_json
+from hetero_hvd.cli.watch.run_argument import add_run
 from hetero_hvd.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,12 +18,11 @@ if TYPE_CHECKING:
     from hetero_hvd.run.reports.costs import Costs
 
 MAX_EPOCHS_SHOWN = 20
-SUMMARY = "tell what a run cost in money and energy, and whether it had to"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("run", type=run_of, metavar="RUN", help=RUN_HELP)
+    add_run(command)
     command.add_argument(
         "--to", metavar="TARGET", help="also up to a target, such as 'accuracy >= 0.9' or 'loss<1'"
     )
@@ -54,13 +52,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--power-price", type=_number, metavar="PRICE", help="of a kilowatt-hour of owned machines"
     )
-    command.add_argument("--json", action="store_true", help="print JSON; unknown is null")
+    add_json(command, "; unknown is null")
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Print what it cost."""
-    import msgspec  # noqa: PLC0415 - only this command needs these
-
     from hetero_hvd.core.cost.training import Target  # noqa: PLC0415
     from hetero_hvd.run.records.parts import read_run  # noqa: PLC0415
     from hetero_hvd.run.reports.costs import costs_of, in_words  # noqa: PLC0415
@@ -77,7 +73,7 @@ def act(arguments: argparse.Namespace) -> int:
         content = costs.as_dict() | ({"to": to.as_dict()} if to is not None else {})
         content |= {"without": [_as_dict(answer) for answer in questions]}
         content |= {"owned": [_as_dict(answer) for answer in owned]}
-        print(msgspec.json.format(msgspec.json.encode(content)).decode())
+        show_json(content)
         return 0
     lines = list(in_words(costs))
     for line in lines or ["no node was there: nothing was to be paid"]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from hetero_hvd.cli.watch.run_argument import HELP as RUN_HELP
-from hetero_hvd.cli.watch.run_argument import run_of
+from hetero_hvd.cli.watch.run_argument import add_run
 
-SUMMARY = "write a run's figures to a file, a database, TensorBoard, W&B, MLflow or Prometheus"
 HELP = """\
 Write what was measured, evaluated and logged in a run, also along with it.
 
@@ -24,7 +22,7 @@ or of another package's kind, which it registers as an entry point of hetero_hvd
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("run", type=run_of, metavar="RUN", help=RUN_HELP)
+    add_run(command)
     command.add_argument("--to", default="csv:-", metavar="URL", help="default: csv:-")
     command.add_argument(
         "--follow", action="store_true", help="go on while the run does; ends with it"

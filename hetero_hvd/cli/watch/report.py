@@ -8,21 +8,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hetero_hvd.cli.lines import show
-from hetero_hvd.cli.watch.run_argument import HELP, run_of
+from hetero_hvd.cli.lines import add_json, show, show_json
+from hetero_hvd.cli.watch.run_argument import add_run
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError
 
 MAX_DRAWN_FRAMES = 20_000
 """Of a recording with more, as of a node for three hours, means of ten seconds are drawn."""
 
-SUMMARY = "tell what limited a recorded or running job, with evidence and the next step"
-
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("run", type=run_of, metavar="RUN", help=HELP)
-    command.add_argument("--json", action="store_true", help="print JSON; unmeasured is null")
+    add_run(command)
+    add_json(command, "; unmeasured is null")
     command.add_argument(
         "--html", type=some_path, metavar="PATH", help="write one page with interactive plots"
     )
@@ -33,8 +31,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Print the report."""
-    import msgspec  # noqa: PLC0415 - only this command needs it
-
     from hetero_hvd.run.recordings.frames import is_recording  # noqa: PLC0415
     from hetero_hvd.run.records.parts import read_run  # noqa: PLC0415
     from hetero_hvd.run.reports.advice import beyond_the_verdict  # noqa: PLC0415
@@ -59,7 +55,7 @@ def act(arguments: argparse.Namespace) -> int:
         content = asdict(facts) | {"phases": list(map(asdict, workers))}
         content |= {"costs": costs.as_dict(), "nccl": nccl_of(arguments.run), "advice": advice}
         content |= {"curves": curves_of(record), "achieved": list(quality_lines(record))}
-        print(msgspec.json.format(msgspec.json.encode(content)).decode())
+        show_json(content)
         return 0
     speed = facts.samples_per_second
     show(f"run {facts.run_id or arguments.run.name}: {facts.state}")
@@ -87,7 +83,7 @@ def _show_recording(folder: Path, *, as_json: bool) -> None:
     facts, summaries = read_facts(folder), summaries_of(folder)
     if as_json:
         content = msgspec.to_builtins(facts) | {"devices": msgspec.to_builtins(summaries)}
-        print(msgspec.json.format(msgspec.json.encode(content)).decode())
+        show_json(content)
         return
     seconds = facts.until_unix_seconds - facts.from_unix_seconds
     show(f"recording {facts.name}: {seconds:.0f} s")

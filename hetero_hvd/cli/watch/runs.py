@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.lines import add_json, show, show_json
 from hetero_hvd.config.paths import some_path
-
-SUMMARY = "list the recorded runs of a folder with tags, metrics, speed and verdict"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -25,13 +23,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--sort", default="", metavar="TERMS", help="their order, such as 'accuracy desc'"
     )
-    command.add_argument("--json", action="store_true", help="print JSON; unknown is null")
+    add_json(command, "; unknown is null")
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Print a line for each run."""
-    import msgspec  # noqa: PLC0415 - only this command needs it
-
     from hetero_hvd.errors import JobError  # noqa: PLC0415
     from hetero_hvd.run.reports.catalogue import choose, in_lines, recorded_runs  # noqa: PLC0415
 
@@ -41,8 +37,7 @@ def act(arguments: argparse.Namespace) -> int:
     if arguments.where or arguments.sort:
         runs = choose(runs, where=arguments.where, sort=arguments.sort)
     if arguments.json:
-        content = msgspec.json.encode([run.as_dict() for run in runs])  # writes NaN as null
-        print(msgspec.json.format(content).decode())
+        show_json([run.as_dict() for run in runs])
         return 0
     for line in in_lines(runs):
         show(line)

@@ -6,12 +6,11 @@ import argparse
 import sys
 import time
 
+from hetero_hvd.cli.lines import add_json, show_json
 from hetero_hvd.cli.nodes_to_ask import check_range
 from hetero_hvd.cli.watch.live_table import table_of
 from hetero_hvd.cli.watch.run_argument import HELP, LATEST, run_of
 from hetero_hvd.config.paths import path_text
-
-SUMMARY = "show who trains, how fast, and who is slow and why"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -24,6 +23,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help=f"{HELP}, or address of its page (default: {LATEST!r})",
     )
     command.add_argument("--once", action="store_true", help="print one table and leave")
+    add_json(command, ", the state once; unmeasured is null")
     command.add_argument(
         "--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)"
     )
@@ -45,6 +45,9 @@ def act(arguments: argparse.Namespace) -> int:
     if "://" not in run:
         run = str(run_of(run))
     source = source_of(run, token_file=arguments.token_file, ca=arguments.ca)
+    if arguments.json:
+        show_json(source())
+        return 0
     if sys.stdout.isatty() and not arguments.once:
         from hetero_hvd.cli.watch.screen import show  # noqa: PLC0415 - textual takes a while to load
 

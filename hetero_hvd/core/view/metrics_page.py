@@ -22,8 +22,8 @@ The dashboards and alerts on GPUs take the rules' series `gpu:hetero_hvd_…`: o
 whoever has told of it: the driver, an agent, or else a dcgm-exporter that Prometheus scrapes
 (`DCGM_FI_DEV_*` and `DCGM_FI_PROF_DRAM_ACTIVE`, with its labels `Hostname`, `gpu` and `UUID`).
 
-`hetero-hvd stack DIR --driver http://HOST:PORT` writes prometheus.yml, rules with alerts,
-(also of a hub's [queue](../guide/queue.md), with `--hub http://HOST:PORT`),
+`hetero-hvd deploy monitoring DIR --driver http://HOST:PORT` writes prometheus.yml, rules with
+alerts (also of a hub's [queue](../guide/queue.md), with `--hub http://HOST:PORT`),
 alertmanager.yml (`--alerts-to URL` says where alerts go; without it they are on the page of
 Alertmanager, `localhost:9093`), and Grafana provisioning with four dashboards: cluster, run,
 worker, collectives. `/sd` lists the nodes whose [agent](../guide/discovery.md) serves metrics; add

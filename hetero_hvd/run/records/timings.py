@@ -169,7 +169,9 @@ def _segment(file: BinaryIO | None) -> Iterator[tuple[float, Timing]]:
                 at_unix_seconds, line = float(head[len(_TIME) :]), b"{" + rest  # noqa: PLW2901
             event = event_from_json(line)
         except (msgspec.DecodeError, ValueError) as error:
-            raise JobError(f"{file.name}:{number}: is no event of a run: {error}") from error
+            raise JobError(
+                f"{file.name}:{number}: is no event of a run: the file is damaged, or another one"
+            ) from error
         if not isinstance(event, WorkersJoined | StepsTimed):
             raise JobError(f"{file.name}:{number}: is no timing of a run")
         yield at_unix_seconds, event

@@ -101,12 +101,20 @@ def recorded_runs(folder: Path) -> list[RecordedRun]:
             continue
         taken.update(parts_of(path))
         try:
-            record = read_run(path)
-            costs = costs_of(record)
-            found.append(RecordedRun(path, facts_of(record), costs=costs))
+            found.append(recorded_run(path))
         except JobError as error:
             found.append(RecordedRun(path, None, str(error)))
     return found
+
+
+def recorded_run(folder: Path) -> RecordedRun:
+    """One run.
+
+    Raises:
+        JobError: It cannot be read.
+    """
+    record = read_run(folder)
+    return RecordedRun(folder, facts_of(record), costs=costs_of(record))
 
 
 def choose(runs: Sequence[RecordedRun], *, where: str, sort: str) -> list[RecordedRun]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from hetero_hvd.messages import RunStarted
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import Record
+from hetero_hvd.run.reports.catalogue import recorded_run
 from hetero_hvd.run.reports.costs import Costs, costs_of
 from hetero_hvd.run.reports.facts import facts_of
 from hetero_hvd.run.reports.series import Line, ReportContent, lines_of, report_of
@@ -42,6 +44,23 @@ def compare_runs(folders: Sequence[Path]) -> Iterator[str]:
             yield f"{run.run_id}: {judged.words}"
 
 
+def as_plain(folders: Sequence[Path]) -> dict[str, Any]:
+    """What is known of each run, and what was tried in another way, ready for JSON.
+
+    Args:
+        folders: Output folders of runs.
+
+    Returns:
+        `runs`: as `hetero-hvd runs --json` lists them; `different`: name of a tag, a setting or a
+        fact of the software to its value in each run, None where a run does not tell it.
+
+    Raises:
+        JobError: One of them is not recorded there.
+    """
+    different = dict(_unequal([_tried(read_run(folder)) for folder in folders]))
+    return {"runs": [recorded_run(folder).as_dict() for folder in folders], "different": different}
+
+
 def _listed(values: Iterable[str]) -> str:
     *first, last = values
     return f"{', '.join(first)} and {last}" if first else last
@@ -49,10 +68,15 @@ def _listed(values: Iterable[str]) -> str:
 
 def _differences(tried: Sequence[dict[str, str]]) -> Iterator[str]:
     """What was not told, or was not there, in the same way in all."""
+    for name, values in _unequal(tried):
+        yield f"{name}: {_listed('unknown' if value is None else value for value in values)}"
+
+
+def _unequal(tried: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str | None]]]:
     for name in dict.fromkeys(name for facts in tried for name in facts):
-        values = [facts.get(name, "unknown") for facts in tried]
+        values = [facts.get(name) for facts in tried]
         if len(set(values)) > 1 and name != "output":
-            yield f"{name}: {_listed(values)}"
+            yield name, values
 
 
 def _tried(record: Record) -> dict[str, str]:

@@ -126,7 +126,12 @@ def _driver(url: str, token_file: str | None, ca: str | None) -> Source:
         except urllib.error.HTTPError as error:
             reason = "give the right --token-file" if error.code == UNAUTHORIZED else error.reason
             raise JobError(f"{url}: {error.code}: {reason}") from error
-        except (OSError, HTTPException, msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise JobError(
+                f"{url}: no driver answers there, or one of another version (what came is no state "
+                "of a run)"
+            ) from error
+        except (OSError, HTTPException) as error:
             raise JobError(f"{url}: no driver answers there ({error})") from error
 
     return fetch

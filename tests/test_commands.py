@@ -1,0 +1,186 @@
+"""All commands alike: what each has to have, asked of the real parser, and completion by tab."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import shlex
+import subprocess
+
+import pytest
+
+import hetero_hvd
+from hetero_hvd import cli
+from hetero_hvd.cli import main
+from hetero_hvd.cli.commands import ALIASES, COMMANDS, GROUPS, module_of
+from hetero_hvd.cli.completion import PREAMBLE
+from hetero_hvd.cli.parsing import SHELLS, options_of, parse, parser_of, whole_parser
+
+MAX_COMMANDS = 25
+LISTS = {
+    "advise", "compare", "config", "cost", "nodes", "queue", "record", "report", "runs", "top",
+    "benchmark", "doctor", "hardware", "simulate",
+}  # fmt: skip
+"""What prints more than what it did; `nodes hosts` has Horovod's own form."""
+
+
+def test_every_command_can_be_called(capsys):
+    """Each module of the rooms that acts is registered, and has a page of help."""
+    rooms = pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")
+    modules = [importlib.import_module(found.name) for found in rooms]
+    assert {m for m in modules if hasattr(m, "act")} == set(map(module_of, COMMANDS))
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            main([*name.split(), "--help"])
+        assert ended.value.code == 0
+        assert f"usage: hetero-hvd {name}" in capsys.readouterr().out
+
+
+def test_there_are_few_commands_in_groups():
+    """One list that a person reads; what stands beside another command is found there."""
+    assert len([name for name in COMMANDS if " " not in name]) <= MAX_COMMANDS
+    assert all(2 < len(group) < 12 for group in GROUPS.values())
+    assert all(name.split()[0] in COMMANDS for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_does_with_an_example(name, tmp_path, monkeypatch):
+    """The example is taken by the parser, and is about that command."""
+    monkeypatch.chdir(tmp_path)
+    command = COMMANDS[name]
+    assert command.summary[0].islower()
+    assert not command.summary.endswith(".")
+    text = parser_of(name).format_help()
+    assert f"example:\n  hetero-hvd {command.example}" in text
+    words = shlex.split(command.example)
+    assert " ".join(words).startswith(name)
+    assert callable(parse(words).act)
+    assert ("--json" in options_of(parser_of(name))) == (name in LISTS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_described(name):
+    """Whoever asks for help reads what each is for."""
+    actions = parser_of(name)._actions
+    assert [action.option_strings or action.dest for action in actions if not action.help] == []
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_former_names_go_on_to_work(alias, capsys):
+    """They are the command that took their place."""
+    with pytest.raises(SystemExit):
+        main([alias, "--help"])
+    assert f"usage: hetero-hvd {' '.join(ALIASES[alias])}" in capsys.readouterr().out
+
+
+SCRIPTS = {
+    "run train.py": ("train.py",),
+    "run train.py --epochs 3": ("train.py", "--epochs", "3"),
+    "run -- train.py --epochs 3": ("train.py", "--epochs", "3"),
+    "run --min-np 2 train.py --min-np 3": ("train.py", "--min-np", "3"),
+    "run -f n.yaml --no-balance python -m train": ("python", "-m", "train"),
+    "run train.py -- -x": ("train.py", "--", "-x"),
+    "run --name=x -- -x": ("-x",),
+    "run -- -- x": ("--", "x"),
+    "run": (),
+    "run --": (),
+    "submit --min 2 train.py -f": ("train.py", "-f"),
+    "doctor -f n.yaml train.py --help": ("train.py", "--help"),
+    "benchmark --seconds 3 train.py": ("train.py",),
+    "deploy compose out --image x -- train.py": ("train.py",),
+}
+
+
+@pytest.mark.parametrize("line", SCRIPTS)
+def test_a_script_needs_no_dashes_before_it(line):
+    """All that follows its name is its own, also what looks like an option of ours."""
+    assert parse(line.split()).command == SCRIPTS[line]
+
+
+def test_help_and_version_import_no_command(capsys):
+    """They are there at once."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert all(f"  {name}" in text or f"also: {name}" in text for name in COMMANDS)
+    assert all(f"{title}:" in text for title in GROUPS)
+    assert max(map(len, text.splitlines())) <= 80
+    code = (
+        "import sys; from hetero_hvd.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: sys.exit(bool({'msgspec', 'numpy', 'yaml'} & set(sys.modules)))"
+    )
+    assert subprocess.run(["python", "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_version(capsys):
+    """As every program says it."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"hetero-hvd {hetero_hvd.__version__}\n"
+
+
+def options(parser, *words):
+    """Each command of a parser to its options."""
+    yield words, set(options_of(parser))
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield from options(command, *words, name)
+
+
+COMPLETE = """\
+complete_words() {
+  COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+  _shtab_hetero_hvd
+  echo "${COMPREPLY[@]}"
+}
+"""
+
+
+def test_bash_completes_every_option_of_every_command(capsys, tmp_path):
+    """Commands, options, choices, files and runs, asked of a real bash."""
+    pytest.importorskip("shtab")
+    assert main(["--completion", "bash"]) == 0
+    (tmp_path / "complete.bash").write_text(capsys.readouterr().out + COMPLETE)
+    (tmp_path / "runs" / "monday").mkdir(parents=True)
+    (tmp_path / "nodes.yaml").touch()
+    cases = [
+        (words, "--", {o for o in known if o[:2] == "--"})
+        for words, known in options(whole_parser())
+    ]
+    cases += [
+        ((), "", {name for name in COMMANDS if " " not in name}),
+        (("benchmark",), "", {"collectives"}),
+        (("advise", "--for"), "", {"speed", "money", "energy"}),
+        (("run", "-f"), "no", {"nodes.yaml"}),
+        (("report",), "mo", {"monday"}),
+        (("report",), "la", {"latest"}),
+        (("run", "--resume"), "mon", {"monday"}),
+    ]
+    asked = "".join(
+        f"complete_words hetero-hvd {shlex.join([*words, begin])}\n" for words, begin, _ in cases
+    )
+    done = subprocess.run(
+        ["bash", "-c", f". ./complete.bash\n{asked}"], cwd=tmp_path, capture_output=True, check=True
+    )
+    assert done.stderr == b""
+    answers = [set(line.split()) for line in done.stdout.decode().splitlines()]
+    assert answers == [wanted for _, _, wanted in cases]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_each_shell_reads_its_script(shell, capsys, tmp_path):
+    """Without a complaint, where that shell is there."""
+    pytest.importorskip("shtab")
+    assert main(["--completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert PREAMBLE[shell] in script
+    (tmp_path / "script").write_text(script)
+    try:
+        done = subprocess.run([shell, "-n", tmp_path / "script"], check=False, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip(f"no {shell}: apt install {shell}")
+    assert (done.returncode, done.stderr) == (0, b"")
