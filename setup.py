@@ -77,7 +77,6 @@ setup(
             "moto>=5",
             "mypy>=1.8",
             "peft>=0.21",
-            "pexpect>=4.9",
             "pillow>=10",
             "playwright>=1.65",  # drives the Chromium that is installed, and loads none
             "psycopg[binary]>=3.1",

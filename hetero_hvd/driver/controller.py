@@ -310,7 +310,7 @@ class JobController:
 
     def _kill(self, slot: Slot, fault: str) -> None:
         if slot.process is not None:
-            self._console.say(f"{slot.worker} {fault} and is killed")
+            self._console.say(f"{slot.worker} {fault} and is killed", "problem")
             slot.heard_at_seconds = math.inf
             slot.process.kill()
             self.membership.lost(slot.host)
@@ -370,9 +370,11 @@ class JobController:
             self._crashes.add(slot, told, code)
         elif code and not isinstance(slot.last_word, Crashed):
             again = "" if self.slots.may_restart else AFTER_A_LOOP
-            self._console.say(f"{what}{after}{again}")
+            self._console.say(f"{what}{after}{again}", "problem")
         elif slot.has_ended_silently and not has_finished:
-            self._console.say(f"{what}, but its script has not ended: it counts as lost{after}")
+            self._console.say(
+                f"{what}, but its script has not ended: it counts as lost{after}", "problem"
+            )
 
     def _script_ended(self, slot: Slot, event: ScriptEnded) -> None:
         self.tracker.summary.script_ended(slot.worker, event)
@@ -392,7 +394,7 @@ class JobController:
             self._input_is_wrong(slot, last_line, is_of_node=code == EXIT_UNFIT)
             return
         if slot.num_refusals <= 1:  # else it would be said again and again
-            self._console.say(f"{what} before it was ready: {last_line}")
+            self._console.say(f"{what} before it was ready: {last_line}", "problem")
         wait_seconds = self._job.device_wait_seconds
         is_hopeful = slot.waits_for_device(wait_seconds) or any(
             other.may_become_ready(wait_seconds) for other in self.slots.all if other is not slot
@@ -442,7 +444,8 @@ class JobController:
         elif are_all_lost and self._may_go_on and not self.ended.done():
             self._console.say(
                 f"all members are lost at step {self.tracker.summary.last_step}: the others go on "
-                "from the last checkpoint"
+                "from the last checkpoint",
+                "problem",
             )
             self.all_lost.set()
         else:

@@ -86,7 +86,7 @@ class Crashes:
             other.output.hold()
         is_known = any(crash.kind == earlier.kind for earlier in self._earlier)
         for line in [] if told.user_error or is_known else told.traceback.rstrip().splitlines():
-            self._console.say(line)
+            self._console.say(line, "problem")
         is_again = any(told.worker == earlier.told.worker for earlier in self._earlier)
         is_over = not self._others and not self._has_another_finished(crash)
         if told.user_error or is_known or is_again or is_over:
@@ -113,7 +113,8 @@ class Crashes:
             again = "; the same again, there or elsewhere, ends the job" if others else ""
             self._console.say(
                 f"{crash.told.worker}: {crash.told.error}: only this worker has raised it, so it "
-                f"is lost{again}"
+                f"is lost{again}",
+                "problem",
             )
 
     @property
@@ -134,6 +135,6 @@ class Crashes:
         self._is_over = True
         for slot in self._slots.all:
             slot.output.drop()
-        self._console.say(f"{crash.told.worker}: {crash.told.error}")
+        self._console.say(f"{crash.told.worker}: {crash.told.error}", "problem")
         self._end(JobResult(crash.exit_code, f"{crash.told.worker}: {crash.told.error}"))
         self._slots.judged.set()

@@ -27,9 +27,12 @@ from hetero_hvd.driver.network.control_socket import ControlSocket
 from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery, check_tls_file
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
+from hetero_hvd.driver.output.log_lines import console_log
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
 from hetero_hvd.driver.output.ssh_tunnel import ssh_tunnel
+from hetero_hvd.driver.output.terminal import TerminalStyle
 from hetero_hvd.driver.standby import Standby
+from hetero_hvd.driver.status_line import StatusLine
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.errors import ConfigError, TryAgainError, UserError
@@ -70,6 +73,7 @@ def run_job(
     labels: RunLabels = UNLABELLED,
     lender: Lender | None = None,
     termination: Termination,
+    style: TerminalStyle | None = None,
 ) -> int:
     """Train until the workers are done.
 
@@ -80,6 +84,7 @@ def run_job(
         labels: For the record.
         lender: Whose machines they are; None: nobody takes them away.
         termination: Tells of Ctrl-C and SIGTERM.
+        style: How it is shown; None: as lines without colours.
 
     Returns:
         The training's exit code; 130 or 143 after Ctrl-C or SIGTERM.
@@ -104,6 +109,7 @@ def run_job(
                     labels=labels,
                     log_lines=log_lines,
                     lender=lender,
+                    console=Console(style=style),
                     termination=termination,
                 )
             )
@@ -130,9 +136,9 @@ async def _run(
     labels: RunLabels,
     log_lines: LogLines | None,
     lender: Lender,
+    console: Console,
     termination: Termination,
 ) -> JobResult:
-    console = Console()
     try:
         job = Job(
             nodes_file,
@@ -144,7 +150,7 @@ async def _run(
             log_lines=log_lines,
             lender=lender,
         )
-        with termination.told_to(job.interrupt):
+        with termination.told_to(job.interrupt), console_log(console):
             return await job.run()
     finally:
         console.close()
@@ -197,6 +203,9 @@ class Job:
         self._care = NodeCare(folder.run_id, nodes_file.current, slots, self._team.bus, console.say)
         self._tracing = TraceOrders(lambda: slots.all, self._team.send, console.say)
         self._team.bus.subscribe(self._tracing.observe, "what tells of traces")
+        self._status_line = StatusLine(console, lambda: slots.all)
+        if self._status_line.is_shown:
+            self._team.bus.subscribe(self._status_line.observe, "the line that tells how it goes")
         progress = JobProgress()
         self._team.bus.subscribe(progress.observe, "what a queue is told")
         orders = {"drain": lambda target: slots.drain(str(target)), "trace": self._tracing.start}
@@ -261,9 +270,11 @@ class Job:
         await self._viewing.listen()
         url = self._viewing.url
         self._hub.reports.begin(url)
-        self._console.say(f"logs: {self._output / 'logs'}  page: {url}/  status: {url}/status")
+        self._console.say(
+            f"logs: {self._output / 'logs'}  page: {url}/  status: {url}/status", "progress"
+        )
         if tunnel := ssh_tunnel(url, os.environ):
-            self._console.say(f"the page on your own machine: {tunnel}")
+            self._console.say(f"the page on your own machine: {tunnel}", "progress")
         self._team.slots.follow(cluster)
         await asyncio.gather(self._watch(), self._lead())
 
@@ -272,6 +283,7 @@ class Job:
         while True:
             before = time.monotonic()
             await asyncio.sleep(TICK_SECONDS)
+            self._status_line.look()
             self._found.listen()
             await self._follow_file()
             self._care.look(time.monotonic())
@@ -340,7 +352,8 @@ class Job:
                 f"{self._output / 'logs'}, or raise {setting}"
             )
         self._console.say(
-            f"starting with {num_ready} of {num_wanted} workers; others join when ready"
+            f"starting with {num_ready} of {num_wanted} workers; others join when ready",
+            "progress",
         )
 
     async def _follow_file(self) -> None:
@@ -390,13 +403,13 @@ class Job:
         if self._is_interrupted and is_expected:
             return
         if self._is_interrupted:
-            self._console.say(f"{name} again: all workers are killed")
+            self._console.say(f"{name} again: all workers are killed", "problem")
             self._team.slots.kill()
             self._viewing.hurry()
             return
         self._is_interrupted = True
         more = "SIGINT" if is_expected else "once more"
-        self._console.say(f"{name}: all workers are asked to end; {more} kills them")
+        self._console.say(f"{name}: all workers are asked to end; {more} kills them", "warning")
         is_called_off = number == signal.SIGTERM
         self._team.end(
             JobResult(SIGNALLED + number, f"ended by {name}", is_called_off=is_called_off)
@@ -404,7 +417,7 @@ class Job:
 
     def _call_off(self, why: str) -> None:
         if not self._team.ended.done():
-            self._console.say(f"{why}: all workers are asked to end")
+            self._console.say(f"{why}: all workers are asked to end", "warning")
             self._team.end(JobResult(EXIT_TERMINATED, why, is_called_off=True))
 
     async def _close(self, ending: JobResult) -> None:
@@ -431,7 +444,9 @@ class Job:
             reason=self._team.bus.redaction.text(ending.reason),
             say=self._console.say,
         )
-        for line in as_text(facts):
-            self._console.say(line)
+        ended, *figures = as_text(facts)
+        self._console.say(ended, "problem" if ending.exit_code else "good")
+        for line in figures:
+            self._console.say(line, "progress")
         if facts["memberships"]:
             try_report(self._output, self._console.say)

@@ -20,6 +20,7 @@ from hetero_hvd.config.paths import own_path
 from hetero_hvd.config.value_types import CHECKPOINT_URL, TAG_NAME
 from hetero_hvd.config.variables import RECORD_SETTINGS, RecordConfig, given
 from hetero_hvd.driver.ending import Lender
+from hetero_hvd.driver.output.terminal import TerminalStyle
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.probes.other_launchers import started_by
@@ -58,10 +59,41 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="what this run tries, for `hetero-hvd runs --where`; may be given several times",
     )
+    _add_output(command)
     slurm_job.add_arguments(command)
     slurm_agents.add_arguments(command)
     ray_job.add_arguments(command)
     add_settings(command)
+
+
+def _add_output(command: argparse.ArgumentParser) -> None:
+    """How much is said, and how."""
+    verbosity = command.add_mutually_exclusive_group()
+    verbosity.add_argument(
+        "-q",
+        "--quiet",
+        dest="verbosity",
+        action="store_const",
+        const="quiet",
+        default="normal",
+        help="only what the script prints, what goes wrong, and how it ended",
+    )
+    verbosity.add_argument(
+        "-v",
+        "--verbose",
+        dest="verbosity",
+        action="store_const",
+        const="verbose",
+        default="normal",
+        help="also what goes to logs/driver.log, and on a terminal the lines about steps",
+    )
+    command.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="whether colours tell what lines mean (default: auto: on a terminal, unless NO_COLOR "
+        "is set)",
+    )
 
 
 def _run_or_url(text: str) -> Path | str:
@@ -153,6 +185,12 @@ def _train(
         labels=labels,
         lender=lender,
         termination=termination,
+        style=TerminalStyle.of(
+            os.environ,
+            is_terminal=sys.stdout.isatty(),
+            colour=arguments.color,
+            verbosity=arguments.verbosity,
+        ),
     )
 
 

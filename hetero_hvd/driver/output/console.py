@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import TextIO
 
 from hetero_hvd.core.printable import printable
+from hetero_hvd.core.view.meanings import Meaning, Words
 from hetero_hvd.driver.output.pulse import Look, Pulse
 from hetero_hvd.driver.output.signs import SignFilter
 from hetero_hvd.driver.output.split_lines import LineSplitter
+from hetero_hvd.driver.output.terminal import Terminal, TerminalStyle, plain
 from hetero_hvd.kept_file import KeptFile
 
 MAX_QUEUED_LINES = 10_000
@@ -28,6 +30,9 @@ TAIL_LINES = 40
 MAX_SAMPLES = 4
 MAX_LOG_BYTES = 32 * 2**20
 """Of a log file; what came before it is kept up to as much again."""
+
+_REDRAW = "draw the status anew"
+"""Known by its identity: no line is this one."""
 
 AsJson = Callable[[bytes], tuple[bytes, str]]
 
@@ -37,22 +42,44 @@ class Console:
 
     Args:
         stream: Where to; standard output by default.
+        style: How they are shown.
         max_lines: Lines that may wait; more are dropped, with a notice of how many.
+
+    Attributes:
+        style: See above.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, max_lines: int = MAX_QUEUED_LINES) -> None:
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        style: TerminalStyle | None = None,
+        max_lines: int = MAX_QUEUED_LINES,
+    ) -> None:
+        self.style = style or TerminalStyle()
         self._stream = stream or sys.stdout  # None: it is closed
-        self._lines: queue.Queue[str | None] = queue.Queue(max_lines)
+        self._lines: queue.Queue[tuple[str, Meaning] | None] = queue.Queue(max_lines)
+        self._status: list[Words] = []
         self._dropped = 0
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
 
-    def say(self, line: str) -> None:
+    def say(self, line: str, meaning: Meaning = "note", /) -> None:
         """Show a line, at once or never; does not block. What is in it stays one line."""
+        if not self.style.shows(meaning):
+            return
         try:
-            self._lines.put_nowait(printable(line, keeps_colours=True))
+            self._lines.put_nowait((printable(line, keeps_colours=True), meaning))
         except queue.Full:
             self._dropped += 1
+
+    def show_status(self, pieces: list[Words]) -> None:
+        """Show how it goes, below all lines, until something else is shown there."""
+        pieces = plain(pieces)
+        if self.style.is_live and (pieces or self._status):
+            self._status = pieces
+            with suppress(queue.Full):  # then it is drawn behind the next line
+                self._lines.put_nowait((_REDRAW, "note"))
 
     def close(self, timeout_seconds: float = 2.0) -> None:
         """Wait until the lines are written, but not longer than the timeout."""
@@ -73,14 +100,18 @@ class Console:
             pass
 
     def _write_to(self, stream: TextIO) -> None:
-        while (line := self._lines.get()) is not None:
+        terminal = Terminal(stream, self.style)
+        while (item := self._lines.get()) is not None:
             dropped, self._dropped = self._dropped, 0
             if dropped:
-                stream.write(f"[{dropped} lines dropped here: the output is too slow]\n")
-            stream.write(f"{line}\n")
+                terminal.line(f"[{dropped} lines dropped here: the output is too slow]", "warning")
+            if item[0] is not _REDRAW:
+                terminal.line(*item)
             if self._lines.empty():
-                stream.flush()
-        stream.flush()
+                terminal.status(self._status)
+                terminal.flush()
+        terminal.erase()
+        terminal.flush()
 
 
 def _silence(stream: TextIO | None) -> None:
@@ -164,7 +195,7 @@ class WorkerOutput:
         """Show what was kept back."""
         held, self._held = self._held or [], None
         for text in held if self.is_shown else ():
-            self._console.say(self._prefix + text)
+            self._console.say(self._prefix + text, "output")
 
     def drop(self) -> None:
         """Show nothing more, and not what was kept back."""
@@ -190,4 +221,4 @@ class WorkerOutput:
         if self._held is not None and len(self._held) < MAX_QUEUED_LINES:
             self._held.append(text)
         elif self._held is None and self.is_shown and text != self.known_line:
-            self._console.say(self._prefix + text)
+            self._console.say(self._prefix + text, "output")

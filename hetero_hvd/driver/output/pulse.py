@@ -57,6 +57,11 @@ class Pulse:
         """An answer has come."""
         self._looks.append(look)
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether its supervisor has told anything of the process."""
+        return bool(self._looks)
+
     def is_busy(self, now_seconds: float) -> bool:
         """Whether the worker itself computes, though it says nothing."""
         fresh = self._fresh(now_seconds)

@@ -359,7 +359,7 @@ class WorkerPool:
                     what = f"restart {slot.num_restarts} in {delay_seconds:.0f} s "
                     what += f"({self._restarts.budget} may follow each other)"
                 if slot.num_refusals <= 1:
-                    self._console.say(f"{slot.worker}: {what}")
+                    self._console.say(f"{slot.worker}: {what}", "warning")
                 await asyncio.sleep(delay_seconds)
                 if not self.may_restart:  # the training has ended meanwhile
                     break
@@ -399,7 +399,8 @@ class WorkerPool:
         self._quarantine(slot.worker, slot.node, verdict)
         self._console.say(
             f"{slot.worker} is given up after {slot.num_restarts} restarts: {verdict}; "
-            "it is tried again when its entry in nodes.yaml changes"
+            "it is tried again when its entry in nodes.yaml changes",
+            "problem",
         )
         return None
 

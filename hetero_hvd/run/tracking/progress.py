@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hetero_hvd.core.diagnosis.stall import stall_in_words
 from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.core.view.live_words import out_of_memory_in_words
+from hetero_hvd.core.view.meanings import Say
 from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
@@ -32,7 +33,7 @@ class Progress:
         interval_seconds: Between two regular lines.
     """
 
-    def __init__(self, say: Callable[[str], None], *, interval_seconds: float) -> None:
+    def __init__(self, say: Say, *, interval_seconds: float) -> None:
         self._say = say
         self._interval_seconds = interval_seconds
         self._next_at_seconds = -math.inf
@@ -62,7 +63,8 @@ class Progress:
         """A membership is complete."""
         names = ", ".join(map(str, event.workers))
         self._say(
-            f"step {event.applied_steps}: {len(event.workers)} workers train together: {names}"
+            f"step {event.applied_steps}: {len(event.workers)} workers train together: {names}",
+            "progress",
         )
         self._shares = ()
         self._are_shares_fixed = event.shares_fixed
@@ -73,7 +75,7 @@ class Progress:
         if plan.local_batch_sizes != self._shares:
             self._shares = plan.local_batch_sizes
             if self._are_shares_fixed and set(self._shares) == {1}:  # nobody knows them yet
-                self._say(f"step {plan.from_step}: {plan.reason}")
+                self._say(f"step {plan.from_step}: {plan.reason}", "progress")
                 return
             shares = shown(
                 [
@@ -81,35 +83,36 @@ class Progress:
                     for worker, share in zip(plan.workers, self._shares, strict=True)
                 ]
             )
-            self._say(f"step {plan.from_step}: shares {shares}: {plan.reason}")
+            self._say(f"step {plan.from_step}: shares {shares}: {plan.reason}", "progress")
 
     def judged(self, step: int, findings: Sequence[Finding]) -> None:
         """Something else limits the run than before."""
         for found in findings:
-            self._say(f"step {step}: {found}")
+            is_bad = found.kind in ("straggler", "stall")
+            self._say(f"step {step}: {found}", "warning" if is_bad else "progress")
 
     def stalled(self, event: StallReported) -> None:
         """Nobody steps any more, or all do again."""
-        self._say(stall_in_words(event))
+        self._say(stall_in_words(event), "warning" if event.is_stalled else "good")
 
     def recovered(self, event: Recovered) -> None:
         """A worker is back in training."""
         why = "interrupted" if event.cause == "fault" else "new membership"
         how = "state copied" if event.broadcast else "nothing copied"
-        self._say(f"{event.worker} trains again after {event.seconds:.2f} s ({why}, {how})")
+        self._say(f"{event.worker} trains again after {event.seconds:.2f} s ({why}, {how})", "good")
 
     def out_of_memory(self, event: OutOfMemory) -> None:
         """A worker goes on in smaller pieces."""
-        self._say(f"{out_of_memory_in_words(event)} ({event.error})")
+        self._say(f"{out_of_memory_in_words(event)} ({event.error})", "warning")
 
     def staleness_ended(self, event: StalenessEnded) -> None:
         """Stale gradients do harm."""
-        self._say(f"step {event.step}: staleness bound 0 from now on: {event.reason}")
+        self._say(f"step {event.step}: staleness bound 0 from now on: {event.reason}", "warning")
 
     def evaluated(self, event: Evaluated) -> None:
         """An evaluation is done."""
         metrics = "  ".join(f"{name} {value:.4g}" for name, value in event.metrics.items())
-        self._say(f"step {event.step}: evaluation after epoch {event.epoch}: {metrics}")
+        self._say(f"step {event.step}: evaluation after epoch {event.epoch}: {metrics}", "progress")
 
     def timed(self, table: StepTable, *, now_seconds: float) -> None:
         """Account for an exchange; at most one line each interval.
@@ -134,7 +137,8 @@ class Progress:
         event = table.event
         loss = "" if math.isnan(event.loss) else f"  loss {event.loss:.4g}"
         self._say(
-            f"step {event.step}  epoch {event.epoch}{loss}  {speed:.0f} samples/s{share}  {loads}"
+            f"step {event.step}  epoch {event.epoch}{loss}  {speed:.0f} samples/s{share}  {loads}",
+            "step",
         )
 
 

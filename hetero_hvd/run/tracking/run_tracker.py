@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.step_table import Observed
+from hetero_hvd.core.view.meanings import Say
 from hetero_hvd.messages import EpochBegan, Finished, StepsTimed, WorkerId, WorkersJoined
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.records.timings import TimingLog
@@ -42,7 +42,7 @@ class RunTracker:
     def __init__(
         self,
         config: ClusterConfig,
-        say: Callable[[str], None],
+        say: Say,
         folder: Path | None,
         bus: EventBus,
         *,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.core.step_table import Observed
+from hetero_hvd.core.view.meanings import Meaning
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import (
     BatchPlan,
@@ -162,7 +163,7 @@ class Lead:
         job = self._settings.job
         config = ClusterConfig(job=job, nodes=(NodeConfig(name=self._node),))
         self._tracker = RunTracker(
-            config, logger.info, self._folder, self._bus, balance=self._settings.balance
+            config, _log, self._folder, self._bus, balance=self._settings.balance
         )
         self._bus.subscribe(self._note_plan, "")
         if self._settings.record.record:
@@ -296,3 +297,8 @@ class Lead:
             logger.info("%s", line)
         if facts["memberships"]:
             try_report(folder, logger.warning)
+
+
+def _log(line: str, _meaning: Meaning = "note", /) -> None:
+    """What people are told by a driver goes into the log of who has none."""
+    logger.info("%s", line)
