@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ import hetero_hvd
 from hetero_hvd import cli
 from hetero_hvd.cli import main
 from hetero_hvd.cli.commands import ALIASES, COMMANDS, GROUPS, module_of
+from hetero_hvd.cli.commands_page import reference
 from hetero_hvd.cli.completion import PREAMBLE
 from hetero_hvd.cli.parsing import SHELLS, options_of, parse, parser_of, whole_parser
 
@@ -64,6 +66,12 @@ def test_every_option_is_described(name):
     """Whoever asks for help reads what each is for."""
     actions = parser_of(name)._actions
     assert [action.option_strings or action.dest for action in actions if not action.help] == []
+
+
+def test_the_page_follows_from_the_code():
+    """`scripts/pages` writes it anew."""
+    page = Path(hetero_hvd.__file__).parents[1] / "docs" / "reference" / "commands.md"
+    assert page.read_text() == reference()
 
 
 @pytest.mark.parametrize("alias", ALIASES)

@@ -7,6 +7,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from functools import partial
 
 import pytest
 
@@ -15,7 +16,7 @@ from hetero_hvd.core.view.live import LiveState, WorkerView
 from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.run.web import Web, event_streams, server
 from hetero_hvd.run.web.app import Sources
-from hetero_hvd.run.web.source import source_of
+from hetero_hvd.run.web.source import drained, source_of
 
 READ, OPERATE = "r" * 20, "o" * 20
 SENTENCE = "gamma:0 is the slowest: 0.25 of alpha:0's speed"
@@ -223,6 +224,18 @@ def test_top_finds_the_driver_through_the_folder(start, tokens, tmp_path):
         source_of(job.web.url, token_file=None, ca=None)()
     job._call(job.web.close())
     assert not (tmp_path / "live.json").exists()
+
+
+def test_top_drains_with_the_token_of_who_may_operate(start, tokens):
+    """Through the page's address; a refusal is told in the driver's own words."""
+    job = start(**tokens)
+    files = {"read": tokens["http_token_file"], "operate": tokens["http_operate_token_file"]}
+    drain = partial(drained, job.web.url, ca=None)
+    assert drain("beta", token_file=files["operate"]) == "beta leaves"
+    with pytest.raises(JobError, match="401: give the right --token-file"):
+        drain("beta", token_file=files["read"])
+    with pytest.raises(JobError, match="409: no such node"):
+        drain("nobody", token_file=files["operate"])
 
 
 def test_an_answer_of_no_driver_is_one_line(monkeypatch):

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from hetero_hvd.config.value_types import is_loopback
 from hetero_hvd.core.diagnosis.judge import Diagnoser
+from hetero_hvd.core.printable import printable
 from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.live import LiveState, LiveView
 from hetero_hvd.errors import JobError
@@ -21,6 +23,7 @@ from hetero_hvd.run.records.parts import history, parts_of
 from hetero_hvd.run.records.run_files import is_locked, regular
 from hetero_hvd.run.records.timings import FILE
 from hetero_hvd.run.reports.facts import NO_END
+from hetero_hvd.run.web.orders import DrainOrder, OrderTaken
 from hetero_hvd.security.redirects import NoRedirects
 from hetero_hvd.security.tls import context_for_others
 from hetero_hvd.security.token import read_token
@@ -30,9 +33,11 @@ NAME = "live.json"
 
 TIMEOUT_SECONDS = 5.0
 MAX_STATE_BYTES = 64 * 2**20
-UNAUTHORIZED = HTTPStatus.UNAUTHORIZED
+MAX_PROBLEM_BYTES = 2**16
+REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 Source = Callable[[], LiveState]
+Answer = TypeVar("Answer")
 
 
 def source_of(run: str, *, token_file: str | None, ca: str | None) -> Source:
@@ -105,11 +110,48 @@ def recorded(folder: Path) -> LiveState:
     return state
 
 
+def drained(url: str, target: str, *, token_file: str | None, ca: str | None) -> str:
+    """Have a node or slot leave a run, by the address of its page.
+
+    Args:
+        url: Of the driver's page.
+        target: `NODE` or `NODE:SLOT`.
+        token_file: File with the token for operating.
+        ca: Certificate of the CA to trust, PEM.
+
+    Returns:
+        What will happen, in words.
+
+    Raises:
+        JobError: No driver answers there, or it refuses.
+        ConfigError: The token file cannot be used.
+    """
+    ask = _asking(url, token_file, ca)
+    order = msgspec.json.encode(DrainOrder(target=target))
+    return _read(url, ask("drain", order), OrderTaken).done
+
+
 def _driver(url: str, token_file: str | None, ca: str | None) -> Source:
+    ask = _asking(url, token_file, ca)
+    return lambda: _read(url, ask("state", None), LiveState)
+
+
+def _read(url: str, answer: bytes, kind: type[Answer]) -> Answer:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise JobError(
+            f"{url}: no driver answers there, or one of another version (what came is not what a "
+            "driver says)"
+        ) from error
+
+
+def _asking(
+    url: str, token_file: str | None, ca: str | None
+) -> Callable[[str, bytes | None], bytes]:
+    """What asks a driver: for a path, with a body if it is an order."""
     token = read_token(token_file, "job.http_token_file")
     headers = {"Authorization": f"Bearer {token.decode()}"} if token else {}
-    address = f"{url.rstrip('/')}/state"
-    request = urllib.request.Request(address, headers=headers)  # noqa: S310 - see source_of
     parts = urlsplit(url)
     if token and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         raise JobError(f"{url}: the token would cross the network in the clear; use https")
@@ -119,19 +161,33 @@ def _driver(url: str, token_file: str | None, ca: str | None) -> Source:
         NoRedirects(),  # the token is for this server alone
     )
 
-    def fetch() -> LiveState:
+    def ask(path: str, body: bytes | None) -> bytes:
+        kind = {} if body is None else {"Content-Type": "application/json"}
+        request = urllib.request.Request(  # noqa: S310 - see source_of
+            f"{url.rstrip('/')}/{path}", data=body, headers=headers | kind
+        )
         try:
             with opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
-                return msgspec.json.decode(answer.read(MAX_STATE_BYTES), type=LiveState)
+                return bytes(answer.read(MAX_STATE_BYTES))
         except urllib.error.HTTPError as error:
-            reason = "give the right --token-file" if error.code == UNAUTHORIZED else error.reason
+            reason = "give the right --token-file" if error.code in REFUSED else _why(error)
             raise JobError(f"{url}: {error.code}: {reason}") from error
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise JobError(
-                f"{url}: no driver answers there, or one of another version (what came is no state "
-                "of a run)"
-            ) from error
         except (OSError, HTTPException) as error:
             raise JobError(f"{url}: no driver answers there ({error})") from error
 
-    return fetch
+    return ask
+
+
+def _why(error: urllib.error.HTTPError) -> str:
+    """What a driver says of an order that it does not take."""
+    try:
+        told = msgspec.json.decode(error.read(MAX_PROBLEM_BYTES), type=_Problem)
+    except (OSError, HTTPException, msgspec.DecodeError, RecursionError):
+        return error.reason
+    return printable(told.error)
+
+
+class _Problem(msgspec.Struct):
+    """The body of an answer that refuses."""
+
+    error: str
