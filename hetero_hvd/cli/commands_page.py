@@ -29,11 +29,12 @@ code 2).
 
 **`--json`** is taken by all that list or judge something. What is not known is null.
 
-**Completion** by tab, of commands, options, their values, files and runs, costs no start of Python:
+**Completion** by tab, of commands, options, their values, files and runs: a script that a shell
+reads once, so that a tab starts no Python. For zsh the folder has to be in `fpath`.
 
 ```
-eval "$(hetero-hvd --completion bash)"   # in ~/.bashrc
-eval "$(hetero-hvd --completion zsh)"    # in ~/.zshrc, behind compinit
+hetero-hvd --completion bash > ~/.local/share/bash-completion/completions/hetero-hvd
+hetero-hvd --completion zsh > ~/.zfunc/_hetero-hvd
 ```
 
 **Former names** go on to work: {aliases}.

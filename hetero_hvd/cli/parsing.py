@@ -89,8 +89,8 @@ def _program() -> _Parser:
     parser.add_argument(
         "--completion",
         choices=SHELLS,
-        help="print what completes commands and options by tab, for that shell: "
-        f'eval "$({PROGRAM} --completion bash)"',
+        help="print what completes commands and options by tab, for that shell: eval "
+        f'"$({PROGRAM} --completion bash)"',
     )
     return parser
 
@@ -174,7 +174,7 @@ def _told(name: str) -> dict[str, Any]:
     beside = (f"see also:\n  {PROGRAM} {other}" for other in _beside(name))
     return {
         "prog": f"{PROGRAM} {name}",
-        "description": getattr(module, "HELP", f"{sentence(command.summary)}."),
+        "description": getattr(module, "HELP", f"{_sentence(command.summary)}."),
         "usage": getattr(module, "USAGE", None),
         "epilog": "\n".join((f"example:\n  {PROGRAM} {command.example}", *beside)),
         "formatter_class": argparse.RawDescriptionHelpFormatter,
@@ -182,6 +182,6 @@ def _told(name: str) -> dict[str, Any]:
     }
 
 
-def sentence(words: str) -> str:
+def _sentence(words: str) -> str:
     """With a capital, whatever the other letters are."""
     return words[:1].upper() + words[1:]

@@ -372,9 +372,8 @@ class JobController:
             again = "" if self.slots.may_restart else AFTER_A_LOOP
             self._console.say(f"{what}{after}{again}", "problem")
         elif slot.has_ended_silently and not has_finished:
-            self._console.say(
-                f"{what}, but its script has not ended: it counts as lost{after}", "problem"
-            )
+            lost = f"{what}, but its script has not ended: it counts as lost{after}"
+            self._console.say(lost, "problem")
 
     def _script_ended(self, slot: Slot, event: ScriptEnded) -> None:
         self.tracker.summary.script_ended(slot.worker, event)
@@ -442,11 +441,8 @@ class JobController:
             reason = f"the script has ended on all workers after {summary.num_steps} steps"
             self.end(JobResult(code, reason, is_orderly=True))
         elif are_all_lost and self._may_go_on and not self.ended.done():
-            self._console.say(
-                f"all members are lost at step {self.tracker.summary.last_step}: the others go on "
-                "from the last checkpoint",
-                "problem",
-            )
+            lost = f"all members are lost at step {self.tracker.summary.last_step}"
+            self._console.say(f"{lost}: the others go on from the last checkpoint", "problem")
             self.all_lost.set()
         else:
             code = self._last_failure or EXIT_FAILED

@@ -422,6 +422,7 @@ class Job:
 
     async def _close(self, ending: JobResult) -> None:
         """End every process that was started, and every thread."""
+        self._console.show_status([])
         self._control.close()
         await self._care.close()
         await self._found.close()

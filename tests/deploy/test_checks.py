@@ -82,12 +82,12 @@ def test_a_wrong_value_is_one_line_that_names_it(folder, capsys, flag, value):
 
 
 MISUSES = {
-    "no target": (["deploy"], "the following arguments are required: WHERE"),
-    "no such target": (["deploy", "moon", "k"], "argument WHERE: invalid choice: 'moon'"),
-    "no folder": (["deploy", "kubernetes", "--image", "a"], "the following arguments are required"),
+    "no target": (["deploy"], "WHERE is missing"),
+    "no such target": (["deploy", "moon", "k"], "argument WHERE: found 'moon', must be one of"),
+    "no folder": (["deploy", "kubernetes", "--image", "a"], "DIR is missing"),
     "no image": (
         ["deploy", "kubernetes", "k", "--cpu", "1"],
-        "the following arguments are required",
+        "--image is missing",
     ),
     "no command": (["deploy", "kubernetes", "k", "--image", "a", "--cpu", "1"], "no command:"),
     "no agents": (["deploy", "kubernetes", "k", "--image", "a", "--", "b"], "no agents: say"),

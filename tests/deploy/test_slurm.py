@@ -206,7 +206,7 @@ def test_a_script_that_is_not_there_yet_is_a_note(place, capsys, command):
 
 MISUSES = {
     "an option as the script": (["d", *POOL, "--", "-m", "a"], "after -- comes a script"),
-    "no pool": (["d", "--", "train.py"], "the following arguments are required: --pool"),
+    "no pool": (["d", "--", "train.py"], "--pool is missing"),
     "no command": (["d", *POOL], "no command: hetero-hvd deploy slurm DIR [options] -- train.py"),
     "no folder": (["train.py", *POOL, "--", "train.py"], "{place}/train.py: cannot be used"),
     "a full folder": (["full", *POOL, "--", "train.py"], "{place}/full: is not empty"),

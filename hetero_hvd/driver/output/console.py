@@ -60,6 +60,7 @@ class Console:
         self._stream = stream or sys.stdout  # None: it is closed
         self._lines: queue.Queue[tuple[str, Meaning] | None] = queue.Queue(max_lines)
         self._status: list[Words] = []
+        self._is_due = False
         self._dropped = 0
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
@@ -76,10 +77,16 @@ class Console:
     def show_status(self, pieces: list[Words]) -> None:
         """Show how it goes, below all lines, until something else is shown there."""
         pieces = plain(pieces)
-        if self.style.is_live and (pieces or self._status):
-            self._status = pieces
-            with suppress(queue.Full):  # then it is drawn behind the next line
-                self._lines.put_nowait((_REDRAW, "note"))
+        if not self.style.is_live or not (pieces or self._status):
+            return
+        self._status = pieces
+        if self._is_due:  # one that waits is enough, however slow the terminal is
+            return
+        self._is_due = True
+        try:
+            self._lines.put_nowait((_REDRAW, "note"))
+        except queue.Full:  # it is drawn behind the next line
+            self._is_due = False
 
     def close(self, timeout_seconds: float = 2.0) -> None:
         """Wait until the lines are written, but not longer than the timeout."""
@@ -105,7 +112,9 @@ class Console:
             dropped, self._dropped = self._dropped, 0
             if dropped:
                 terminal.line(f"[{dropped} lines dropped here: the output is too slow]", "warning")
-            if item[0] is not _REDRAW:
+            if item[0] is _REDRAW:
+                self._is_due = False
+            else:
                 terminal.line(*item)
             if self._lines.empty():
                 terminal.status(self._status)

@@ -8,7 +8,9 @@ import pytest
 pytest.importorskip("pyte")
 
 from hetero_hvd.core.view.meanings import Words
+from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.terminal import Terminal, TerminalStyle
+from tests.driver.output.test_console import SlowStream
 from tests.kit.terminal import OnTerminal
 
 PROGRAM = """
@@ -137,6 +139,22 @@ class Letters(io.TextIOWrapper):
 
     def __init__(self):
         super().__init__(io.BytesIO(), encoding="ascii", errors="strict")
+
+
+def test_a_terminal_that_stands_still_costs_no_line():
+    """However often the status changes meanwhile: one change waits, and no line is dropped."""
+    stream = SlowStream()
+    console = Console(stream, style=TerminalStyle(is_live=True), max_lines=4)
+    console.say("first")
+    stream.entered.wait(5)
+    for number in range(100):
+        console.show_status([Words(f"status {number}")])
+    console.say("second")
+    stream.gate.set()
+    console.close()
+    assert stream.getvalue().startswith("first\n")
+    assert "dropped" not in stream.getvalue()
+    assert "second\n" in stream.getvalue()
 
 
 def test_a_stream_without_blocks_gets_letters():

@@ -90,7 +90,7 @@ def test_a_short_run_is_not_judged(tmp_path, capsys):
         ),
         (["--worth=-1"], "'-1': must be a part of at least 0, such as 10%"),
         (["--worth", "nan"], "'nan': must be a part of at least 0, such as 10%"),
-        (["--for", "fun"], "invalid choice: 'fun'"),
+        (["--for", "fun"], "found 'fun', must be one of"),
         (["--hours", "0"], "'0': must be a number of hours above 0 and up to 10000"),
         (["--hours", "nan"], "'nan': must be a number of hours above 0"),
         (["--hours", "1"], "--hours is of recordings and of --prometheus"),
