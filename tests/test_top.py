@@ -14,7 +14,9 @@ from hetero_hvd.cli.watch.live_table import (
     sparkline,
     table_of,
 )
+from hetero_hvd.cli.watch.screen import HELP
 from hetero_hvd.core.view.live import LiveState, WorkerView
+from tests.kit.terminal import OnTerminal
 
 SENTENCE = "gamma:0 is the slowest"
 STATE = LiveState(
@@ -156,8 +158,6 @@ show(source, interval_seconds=0.3, drain=drain)
 def on_terminal(tmp_path):
     """The screen on a terminal of a width; its workers train, and can be drained."""
     pytest.importorskip("pyte")
-    from tests.kit.terminal import OnTerminal  # noqa: PLC0415 - it imports pyte
-
     with ExitStack() as stack:
 
         def start(columns):
@@ -197,7 +197,7 @@ def test_what_a_person_does_with_keys(on_terminal, tmp_path):
     """Help, detail, sort, pause; and a drain that asks first."""
     terminal = on_terminal(100)
     terminal.press("?")
-    terminal.until(lambda t: "let the chosen worker go" in t.text)
+    terminal.until(lambda t: all(line in t.text for line in HELP.splitlines()))
     terminal.press("q")
     terminal.until(lambda t: "let the chosen worker go" not in t.text)
     terminal.press("s")

@@ -30,9 +30,9 @@ from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.log_lines import console_log
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
 from hetero_hvd.driver.output.ssh_tunnel import ssh_tunnel
+from hetero_hvd.driver.output.status_line import StatusLine
 from hetero_hvd.driver.output.terminal import TerminalStyle
 from hetero_hvd.driver.standby import Standby
-from hetero_hvd.driver.status_line import StatusLine
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.errors import ConfigError, TryAgainError, UserError
@@ -203,7 +203,7 @@ class Job:
         self._care = NodeCare(folder.run_id, nodes_file.current, slots, self._team.bus, console.say)
         self._tracing = TraceOrders(lambda: slots.all, self._team.send, console.say)
         self._team.bus.subscribe(self._tracing.observe, "what tells of traces")
-        self._status_line = StatusLine(console, lambda: slots.all)
+        self._status_line = StatusLine(console, slots.waits)
         if self._status_line.is_shown:
             self._team.bus.subscribe(self._status_line.observe, "the line that tells how it goes")
         progress = JobProgress()

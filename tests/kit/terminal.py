@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-import pyte
-
 
 class OnTerminal:
     """A program whose terminal is emulated by pyte.
@@ -41,6 +39,8 @@ class OnTerminal:
         environment: dict[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
+        import pyte  # noqa: PLC0415 - for this alone
+
         self._screen = pyte.HistoryScreen(columns, lines, history=10_000)
         self._stream = pyte.ByteStream(self._screen)
         self.raw = b""

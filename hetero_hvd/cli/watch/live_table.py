@@ -23,7 +23,7 @@ MIB = 2**20
 GIB = 2**30
 
 
-class Piece(NamedTuple):
+class TablePiece(NamedTuple):
     """A part of a line.
 
     Attributes:
@@ -103,7 +103,7 @@ def pieces_of(
     num_columns: int | None = None,
     sort: str = "name",
     history: Mapping[str, Sequence[float]] = {},
-) -> Iterator[list[Piece]]:
+) -> Iterator[list[TablePiece]]:
     """The same in pieces, so that they can have colours.
 
     Args:
@@ -114,10 +114,10 @@ def pieces_of(
         history: Worker to its latest durations of a step, the oldest first, for a line of sparks.
     """
 
-    def sentences(lines: Iterable[str]) -> Iterator[list[Piece]]:
+    def sentences(lines: Iterable[str]) -> Iterator[list[TablePiece]]:
         for line in map(printable, lines):
             shorter = [line] if num_columns is None else wrap(line, max(8, num_columns)) or [""]
-            yield from ([Piece(each)] for each in shorter)
+            yield from ([TablePiece(each)] for each in shorter)
 
     yield from sentences(_of_run(state))
     yield from _of_workers(state, num_columns, sort, history)
@@ -146,21 +146,21 @@ def in_order(state: LiveState, sort: str) -> list[WorkerView]:
 
 def _of_workers(
     state: LiveState, num_columns: int | None, sort: str, history: Mapping[str, Sequence[float]]
-) -> Iterator[list[Piece]]:
+) -> Iterator[list[TablePiece]]:
     width = max([len(worker.name) for worker in state.workers], default=6)
     if num_columns is not None:
         width = min(width, max(6, num_columns // 3))
     behind = (*_BEHIND_BAR, *_sparks_of(history))
     left, right, bar_width = _that_fit((*_BEFORE_BAR, *behind), width, num_columns)
 
-    def line(name: str, cell: Callable[[_Column], str], bar: list[Piece]) -> list[Piece]:
+    def line(name: str, cell: Callable[[_Column], str], bar: list[TablePiece]) -> list[TablePiece]:
         padding = " " * (bar_width - sum(len(piece.text) for piece in bar))
         before = [f"{name:{width}}", *(_padded(column, cell(column)) for column in left)]
         after = [padding, *(f"{BETWEEN}{_padded(column, cell(column))}" for column in right)]
-        begin = Piece(BETWEEN.join([*before, ""]), worker=name)
-        return [begin, *bar, Piece("".join(after))]
+        begin = TablePiece(BETWEEN.join([*before, ""]), worker=name)
+        return [begin, *bar, TablePiece("".join(after))]
 
-    yield [piece._replace(worker="") for piece in line("worker", _heading, [Piece("phases")])]
+    yield [piece._replace(worker="") for piece in line("worker", _heading, [TablePiece("phases")])]
     longest = max((sum(worker.phases.values()) for worker in state.workers), default=0.0)
     for worker in in_order(state, sort):
         bar = _bar(worker, longest, bar_width)
@@ -215,16 +215,20 @@ def _that_fit(
     )
 
 
-def _legend(num_columns: int | None) -> Iterator[list[Piece]]:
+def _legend(num_columns: int | None) -> Iterator[list[TablePiece]]:
     """What the letters of the bars mean, on as many lines as that needs."""
-    line = [Piece("phases:")]
+    line = [TablePiece("phases:")]
     for part in STEP_PARTS:
         words = f" {part.words}  "
         used = sum(len(piece.text) for piece in line)
         if num_columns is not None and used + len(words) + 3 > num_columns and len(line) > 1:
             yield line
             line = []
-        line += [Piece(" "), Piece(part.letter, part=part.name), Piece(words.rstrip() + " ")]
+        line += [
+            TablePiece(" "),
+            TablePiece(part.letter, part=part.name),
+            TablePiece(words.rstrip() + " "),
+        ]
     yield line
 
 
@@ -287,15 +291,15 @@ def _used(used_bytes: float | None, total_bytes: float | None) -> str:
     return f"{used_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB"
 
 
-def _bar(worker: WorkerView, longest: float, num_cells: int) -> list[Piece]:
+def _bar(worker: WorkerView, longest: float, num_cells: int) -> list[TablePiece]:
     """A letter for each cell of the longest step; rounding never makes it longer."""
-    bar: list[Piece] = []
+    bar: list[TablePiece] = []
     seconds, done = 0.0, 0
     for part in STEP_PARTS:
         seconds += worker.phases.get(part.name, 0.0)
         end = round(num_cells * seconds / longest) if longest > 0 else 0
         if end > done:
-            bar.append(Piece(part.letter * (end - done), part=part.name))
+            bar.append(TablePiece(part.letter * (end - done), part=part.name))
         done = max(done, end)
     return bar
 

@@ -17,7 +17,7 @@ from textual.widgets import Footer, Static
 from hetero_hvd.cli.watch.live_table import (
     NUM_SPARKS,
     SORTS,
-    Piece,
+    TablePiece,
     detail_of,
     in_order,
     pieces_of,
@@ -193,7 +193,8 @@ class Screen(App[None]):
         self.call_from_thread(self._take, state, problem)
 
     def _take(self, state: LiveState | None, problem: str) -> None:
-        self._state, self._problem = state, problem
+        self._state = state
+        self._problem = problem
         for worker in state.workers if state is not None and not problem else ():
             if worker.step_seconds is not None:
                 line = self._history.setdefault(worker.name, deque(maxlen=NUM_SPARKS))
@@ -234,7 +235,7 @@ class Screen(App[None]):
                 text.append("".join(f"{each}\n" for each in detail_of(worker)))
 
 
-def _coloured(piece: Piece, *, chosen: str, slow: Collection[str]) -> Text:
+def _coloured(piece: TablePiece, *, chosen: str, slow: Collection[str]) -> Text:
     """A phase as a block that begins with its letter; who is slow or chosen stands out."""
     if piece.part:
         block = f"{piece.text[:1]}{' ' * (len(piece.text) - 1)}"

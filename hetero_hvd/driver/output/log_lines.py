@@ -13,7 +13,7 @@ from hetero_hvd.driver.output.json_logs import EVENTS
 OURS = "hetero_hvd"
 
 
-class _Handler(logging.Handler):
+class _ConsoleHandler(logging.Handler):
     """Shows each record as a line."""
 
     def __init__(self, console: Console) -> None:
@@ -35,7 +35,7 @@ def console_log(console: Console) -> Iterator[None]:
     if console.style.verbosity != "verbose":
         yield
         return
-    ours, handler = logging.getLogger(OURS), _Handler(console)
+    ours, handler = logging.getLogger(OURS), _ConsoleHandler(console)
     ours.addHandler(handler)
     try:
         yield

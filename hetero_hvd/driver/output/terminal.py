@@ -110,7 +110,8 @@ class Terminal:
         """
         if self._num_drawn:
             self._stream.write(ERASE)
-        self._num_drawn, self._drawn = 0, ""
+        self._num_drawn = 0
+        self._drawn = ""
 
     def flush(self) -> None:
         """Have it seen."""

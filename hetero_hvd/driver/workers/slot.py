@@ -105,6 +105,22 @@ class Slot:
         self.is_busy(now_seconds)
         return self.output.pulse.is_active(now_seconds)
 
+    def waits_for(self, now_seconds: float) -> str | None:
+        """What keeps its worker from training, in words; to be called again and again.
+
+        None: nothing does, or nobody wants it.
+        """
+        if self.ready is not None or not self.is_wanted:
+            return None
+        if self.num_refusals:
+            return "waiting for a free device"
+        if self.process is None:
+            return "waiting to be started"
+        is_active = self.is_starting(now_seconds)
+        if not self.output.pulse.has_answered:
+            return f"waiting for {'the process' if self.node.is_local else self.node.launcher}"
+        return "loading the script" if is_active else "waiting in the script"
+
     def came_back(self, *, is_refused: bool) -> None:
         """Its process has ended; `is_refused`: others have its place or its device."""
         if is_refused and not self.num_refusals:

@@ -97,6 +97,10 @@ class WorkerPool:
         """The slots that run a worker or will again."""
         return tuple(self._tasks)
 
+    def waits(self, now_seconds: float) -> dict[str, str | None]:
+        """Each worker to what keeps it from training, as `Slot.waits_for` says."""
+        return {str(slot.worker): slot.waits_for(now_seconds) for slot in self.all}
+
     def available(self) -> tuple[str, ...]:
         """Names of the workers that Horovod may count on.
 
@@ -338,10 +342,8 @@ class WorkerPool:
         self.changed()
         if any(slot not in before for slot in self._held):
             names = ", ".join(str(slot.worker) for slot in self._held)
-            self._console.say(
-                f"too few would be left: the training goes on with {names} until others have taken "
-                "over"
-            )
+            too_few = f"too few would be left: the training goes on with {names}"
+            self._console.say(f"{too_few} until others have taken over")
 
     def _end_if_idle(self, slot: Slot) -> None:
         if slot.process is None:

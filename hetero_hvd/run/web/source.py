@@ -181,13 +181,13 @@ def _asking(
 def _why(error: urllib.error.HTTPError) -> str:
     """What a driver says of an order that it does not take."""
     try:
-        told = msgspec.json.decode(error.read(MAX_PROBLEM_BYTES), type=_Problem)
+        told = msgspec.json.decode(error.read(MAX_PROBLEM_BYTES), type=_OrderRefused)
     except (OSError, HTTPException, msgspec.DecodeError, RecursionError):
         return error.reason
     return printable(told.error)
 
 
-class _Problem(msgspec.Struct):
+class _OrderRefused(msgspec.Struct):
     """The body of an answer that refuses."""
 
     error: str

@@ -1,6 +1,7 @@
 """What a person sees of a run on a terminal: lines that stay, and one that is written anew."""
 
 import io
+import logging
 import sys
 
 import pytest
@@ -9,6 +10,8 @@ pytest.importorskip("pyte")
 
 from hetero_hvd.core.view.meanings import Words
 from hetero_hvd.driver.output.console import Console
+from hetero_hvd.driver.output.json_logs import EVENTS
+from hetero_hvd.driver.output.log_lines import console_log
 from hetero_hvd.driver.output.terminal import Terminal, TerminalStyle
 from tests.driver.output.test_console import SlowStream
 from tests.kit.terminal import OnTerminal
@@ -17,6 +20,8 @@ PROGRAM = """
 import os, sys
 from hetero_hvd.core.view.meanings import Words
 from hetero_hvd.driver.output.console import Console
+from hetero_hvd.driver.output.json_logs import EVENTS
+from hetero_hvd.driver.output.log_lines import console_log
 from hetero_hvd.driver.output.terminal import TerminalStyle
 style = TerminalStyle.of(
     os.environ, is_terminal=sys.stdout.isatty(), colour=sys.argv[1], verbosity=sys.argv[2]
@@ -139,6 +144,31 @@ class Letters(io.TextIOWrapper):
 
     def __init__(self):
         super().__init__(io.BytesIO(), encoding="ascii", errors="strict")
+
+
+LOGGED = {
+    "quiet": [],
+    "normal": [],
+    "verbose": ["info: a worker is connected\n", "warning: a disk is slow\n"],
+}
+
+
+@pytest.mark.parametrize("verbosity", LOGGED)
+def test_what_is_logged_is_shown_to_who_asks_for_it(verbosity):
+    """By us; events are shown already, in other words. Afterwards no more."""
+    stream = io.StringIO()
+    console = Console(stream, style=TerminalStyle(verbosity=verbosity))
+    logger = logging.getLogger("hetero_hvd.driver.somewhere")
+    logger.setLevel(logging.INFO)
+    with console_log(console):
+        logger.info("a worker is %s", "connected")
+        logger.warning("a disk is slow")
+        logging.getLogger(EVENTS).warning("an event")
+        logging.getLogger("another.package").warning("of others")
+    logger.warning("too late")
+    console.close()
+    logger.setLevel(logging.NOTSET)
+    assert stream.getvalue().splitlines(keepends=True) == LOGGED[verbosity]
 
 
 def test_a_terminal_that_stands_still_costs_no_line():
