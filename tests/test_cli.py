@@ -141,6 +141,9 @@ NO_GOAL = (
     "argument --for: found 'sped', must be one of speed, money, energy; did you mean speed? "
     "(see hetero-hvd advise --help)"
 )
+ONLY_SOME = (
+    "only 'run', 'trial', 'submit', 'doctor', 'benchmark' and 'deploy' take a command after --"
+)
 NO_TAG = (
     "argument --tag: 'lr': must be NAME=VALUE on one line, the name of letters, digits and '_' "
     "(see hetero-hvd run --help)"
@@ -153,10 +156,7 @@ NO_TAG = (
         ([], ["COMMAND is missing (see hetero-hvd --help)"]),
         (["run"], ["no command: hetero-hvd run [options] train.py [arguments]"]),
         (["run", "--"], ["no command: hetero-hvd run [options] train.py [arguments]"]),
-        (
-            ["nodes", "--", "x"],
-            ["only 'run', 'submit', 'doctor', 'benchmark' and 'deploy' take a command after --"],
-        ),
+        (["nodes", "--", "x"], [ONLY_SOME]),
         (["nodes", "--jsn"], ["unknown option --jsn; did you mean --json?"]),
         (["nodes", "--zzz"], ["unknown option --zzz; see hetero-hvd nodes --help"]),
         (["nodes", "x"], ["'x' is too much; see hetero-hvd nodes --help"]),

@@ -25,6 +25,11 @@ class Command(NamedTuple):
 GROUPS = {
     "Train": {
         "run": Command("train.run", "train on all nodes", "run train.py --epochs 10"),
+        "trial": Command(
+            "train.trial",
+            "train, and measure which nodes and settings are worth it",
+            "trial --for money train.py",
+        ),
         "submit": Command(
             "queue.submit", "give the queue a job", "submit --min 1 --max 4 -- train.py"
         ),

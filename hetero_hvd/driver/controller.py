@@ -80,7 +80,8 @@ class JobController:
 
     Attributes:
         endpoints: Where the nodes reach the driver.
-        slots: The workers' processes.
+        launcher: Starts the workers' processes.
+        slots: These.
         membership: Who of them trains.
         send: Tells the worker with a host's name something; False: it has no channel.
         reception: Receives those who are ready.
@@ -120,13 +121,13 @@ class JobController:
             self.bus.subscribe(log_lines.observe, "the log of events")
         self.tracker = RunTracker(config, console.say, output, self.bus)
         what = config, command, credentials, self.endpoints
-        start = WorkerLauncher(
+        self.launcher = WorkerLauncher(
             *what, output=output, resume=resume, all_slots=lambda: self.slots.all
         )
         self.slots = WorkerPool(
             console,
             output / "logs",
-            launch=start,
+            launch=self.launcher,
             count_gpus=count_gpus,
             on_change=self._slots_changed,
             on_exit=self._exited,
@@ -304,8 +305,7 @@ class JobController:
             slot.output.drop()  # one line is enough
             self.slots.refuse(slot, crash.error)
         else:
-            is_theirs, may_pass = crash.user_error, crash.may_pass
-            code = exit_of_user_error(may_pass=may_pass) if is_theirs else EXIT_FAILED
+            code = exit_of_user_error(may_pass=crash.may_pass) if crash.user_error else EXIT_FAILED
             self._crashes.add(slot, crash, code)
 
     def _kill(self, slot: Slot, fault: str) -> None:

@@ -9,33 +9,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
 from hetero_hvd.config import ClusterConfig, NodesFile
+from hetero_hvd.core.advice.placement_trial import TrialSettings
 from hetero_hvd.core.view.job_progress import JobProgress
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult, Lender, Owner
 from hetero_hvd.driver.guard.node_care import NodeCare
 from hetero_hvd.driver.http_service import HttpService
 from hetero_hvd.driver.hub_side import HubSide
+from hetero_hvd.driver.measurement import Measurement
 from hetero_hvd.driver.membership.gpu_conflict import machines_of
 from hetero_hvd.driver.network.control_socket import ControlSocket
 from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery, check_tls_file
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.log_lines import console_log
-from hetero_hvd.driver.output.pulse import ASK_SECONDS
 from hetero_hvd.driver.output.ssh_tunnel import ssh_tunnel
 from hetero_hvd.driver.output.status_line import StatusLine
 from hetero_hvd.driver.output.terminal import TerminalStyle
+from hetero_hvd.driver.ready_workers import ReadyWorkers
 from hetero_hvd.driver.standby import Standby
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.driver.traces import TraceOrders
-from hetero_hvd.errors import ConfigError, TryAgainError, UserError
+from hetero_hvd.driver.trials import Trials
+from hetero_hvd.errors import ConfigError, UserError
 from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_TERMINATED, SIGNALLED, exit_of_user_error
 from hetero_hvd.messages import NodesPriced
 from hetero_hvd.run.records.earlier_run import EarlierRun
@@ -53,6 +55,7 @@ from hetero_hvd.run.tracking.begin_and_end import (
     write_summary,
 )
 from hetero_hvd.run.tracking.final_report import as_text
+from hetero_hvd.run.tracking.speed_store import carry_over
 from hetero_hvd.security import descriptors
 
 logger = logging.getLogger(__name__)
@@ -74,6 +77,7 @@ def run_job(
     lender: Lender | None = None,
     termination: Termination,
     style: TerminalStyle | None = None,
+    trial: TrialSettings | Measurement | None = None,
 ) -> int:
     """Train until the workers are done.
 
@@ -85,6 +89,7 @@ def run_job(
         lender: Whose machines they are; None: nobody takes them away.
         termination: Tells of Ctrl-C and SIGTERM.
         style: How it is shown; None: as lines without colours.
+        trial: Of placements while it trains, or of a setting, with which it ends; None: neither.
 
     Returns:
         The training's exit code; 130 or 143 after Ctrl-C or SIGTERM.
@@ -99,7 +104,7 @@ def run_job(
     with run_folder(job.output, before) as folder:
         log_lines = LogLines(folder.run_id) if job.log_format == "json" else None
         with log_file(folder.path / "logs" / "driver.log", log_lines):
-            _carry_over(before, folder.path)
+            carry_over(before, folder.path)
             result = asyncio.run(
                 _run(
                     nodes_file,
@@ -111,20 +116,11 @@ def run_job(
                     lender=lender,
                     console=Console(style=style),
                     termination=termination,
+                    trial=trial,
                 )
             )
     lender.ended(result)
     return result.exit_code
-
-
-def _carry_over(before: Path | None, output: Path) -> None:
-    """What the earlier run had learnt about the workers is of use here too."""
-    target = output.parent / "curves.json"
-    if before is not None and not target.exists() and (before.parent / "curves.json").exists():
-        try:
-            shutil.copyfile(before.parent / "curves.json", target)
-        except OSError as error:
-            logger.warning("%s cannot be written: %s", target, error)
 
 
 async def _run(
@@ -138,6 +134,7 @@ async def _run(
     lender: Lender,
     console: Console,
     termination: Termination,
+    trial: TrialSettings | Measurement | None,
 ) -> JobResult:
     try:
         job = Job(
@@ -149,6 +146,7 @@ async def _run(
             labels=labels,
             log_lines=log_lines,
             lender=lender,
+            trial=trial,
         )
         with termination.told_to(job.interrupt), console_log(console):
             return await job.run()
@@ -168,6 +166,7 @@ class Job:
         labels: See `run_job`.
         log_lines: Makes JSON of the log files; None: they are text.
         lender: See `run_job`.
+        trial: See `run_job`.
     """
 
     def __init__(
@@ -181,6 +180,7 @@ class Job:
         labels: RunLabels = UNLABELLED,
         log_lines: LogLines | None = None,
         lender: Lender | None = None,
+        trial: TrialSettings | Measurement | None = None,
     ) -> None:
         self._labels = labels
         self._lender = lender or Owner()
@@ -214,7 +214,16 @@ class Job:
             nodes_file.current.job, folder, self._team, self._tracing, self._facts
         )
         self._hub = HubSide(nodes_file.current.job, output, self._team.bus, console.say)
-        self._standby = Standby(nodes_file.current, slots, self._team.bus, console.say)
+        cluster, team, say = nodes_file.current, self._team, console.say
+        self._trials: Trials | None = None
+        if isinstance(trial, TrialSettings):
+            self._trials = Trials(trial, cluster.job, slots, team.bus, say=say, folder=output)
+        elif trial is not None:
+            trial.end, team.launcher.tried = team.end, trial.options
+            team.bus.subscribe(trial.observe, "what measures a setting")
+        self._standby = Standby(
+            cluster, slots, team.bus, say, lambda: self._trials is None or self._trials.is_over
+        )
         self._team.bus.subscribe(self._standby.observe, "what sets workers aside")
         self._prices: NodesPriced | None = None
         self._is_interrupted = False
@@ -233,6 +242,9 @@ class Job:
         finally:
             work.cancel()
             await self._close(ending)
+            if self._trials is not None:
+                with self._team.bus.tolerance.watching("the trial"):
+                    self._trials.close()
             publish_end(
                 self._team.tracker,
                 self._team.bus,
@@ -296,65 +308,14 @@ class Job:
     async def _lead(self) -> None:
         """Let the workers train; when all are lost at once, the ones that come after them."""
         job = self._nodes_file.current.job
-        await self._gather(job.start_timeout_seconds)
+        ready = ReadyWorkers(self._nodes_file, self._team, self._console.say, self._output / "logs")
+        await ready.gather(job.start_timeout_seconds)
         await self._team.membership.start()
         while await self._team.all_lost.wait():
             self._team.all_lost.clear()
             await self._team.membership.start_anew()
-            await self._gather(job.elastic_timeout_seconds, is_first=False)
+            await ready.gather(job.elastic_timeout_seconds, is_first=False)
             await self._team.membership.start()
-
-    async def _gather(self, timeout_seconds: float, *, is_first: bool = True) -> None:
-        """Until enough workers are ready that can train together."""
-        await self._wait_for_workers(timeout_seconds, is_first=is_first)
-        while not self._team.reception.check_start():
-            await self._wait_for_workers(timeout_seconds, is_first=is_first)
-
-    async def _wait_for_workers(self, timeout_seconds: float, *, is_first: bool = True) -> None:
-        """Until all workers are ready, or enough of them and the others have had their time.
-
-        At the start, the time for that begins when enough nodes have announced themselves. It does
-        not pass while too few are ready and others do something: they may prepare their data.
-        """
-        job = self._nodes_file.current.job
-        slots = self._team.slots
-        deadline = time.monotonic() + timeout_seconds
-        is_waiting_for_nodes = False
-        while True:
-            num_ready, num_wanted = len(slots.available()), len(slots.all)
-            if (
-                self._nodes_file.current.may_grow and num_wanted < job.min_np
-            ):  # nothing was started that could be late
-                if not is_waiting_for_nodes:
-                    limit = "" if is_first else f", at most {timeout_seconds:g} s"
-                    words = f"waiting for agents: {num_wanted} workers of {job.min_np}{limit}"
-                    self._console.say(words)
-                is_waiting_for_nodes = True
-                if is_first:
-                    deadline = time.monotonic() + timeout_seconds
-            num_due = sum(not slot.num_refusals for slot in slots.all)  # others have the rest
-            num_enough = max(job.min_np, min(num_due, job.max_np or num_due))
-            if num_ready >= num_enough and not slots.is_counting:
-                return
-            now_seconds = time.monotonic()
-            is_missing = num_ready < job.min_np  # only then is it worth to wait for who is late
-            if is_missing and any(slot.is_starting(now_seconds) for slot in slots.all):
-                deadline = now_seconds + timeout_seconds
-            left_seconds = deadline - now_seconds
-            if left_seconds <= 0:
-                break
-            await self._team.wait_for_change(min(left_seconds, ASK_SECONDS))
-        if num_ready < job.min_np:
-            setting = "start_timeout_seconds" if is_first else "elastic_timeout_seconds"
-            raise TryAgainError(
-                f"{num_ready} of {num_wanted} workers were ready after {timeout_seconds:g} s in "
-                f"which the others did nothing, min_np is {job.min_np}; look into "
-                f"{self._output / 'logs'}, or raise {setting}"
-            )
-        self._console.say(
-            f"starting with {num_ready} of {num_wanted} workers; others join when ready",
-            "progress",
-        )
 
     async def _follow_file(self) -> None:
         news = self._nodes_file.refresh()
@@ -371,6 +332,8 @@ class Job:
             self._care.follow(cluster)
             with self._team.bus.tolerance.watching("what sets workers aside"):
                 self._standby.follow(cluster)
+                if self._trials is not None:
+                    self._trials.act()
 
     def _hide_secrets(self, cluster: ClusterConfig) -> None:
         """What nodes.yaml gives to the workers is found wherever it would be recorded."""

@@ -23,11 +23,18 @@ class Standby:
         slots: The workers.
         bus: Is told of all that is done.
         say: Tells people.
+        may_try: Whether nobody else has workers leave and come back just now.
     """
 
     def __init__(
-        self, cluster: ClusterConfig, slots: WorkerPool, bus: EventBus, say: Callable[[str], None]
+        self,
+        cluster: ClusterConfig,
+        slots: WorkerPool,
+        bus: EventBus,
+        say: Callable[[str], None],
+        may_try: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._may_try = may_try
         self._slots = slots
         self._bus = bus
         self._say = say
@@ -59,7 +66,8 @@ class Standby:
                 if slot is None or not isinstance(slot.last_word, ScriptEnded):
                     self._do(self._policy.lost(event.worker))
             case StepTable():
-                self._do(self._policy.timed(event, may_try=not self._is_anyone_starting))
+                may_try = not self._is_anyone_starting and self._may_try()
+                self._do(self._policy.timed(event, may_try=may_try))
 
     def _settings(self, cluster: ClusterConfig) -> tuple[SetAsideMode, int, float]:
         # Horovod's driver keeps to what was so at the start, the pool to what is so now.

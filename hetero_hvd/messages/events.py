@@ -197,6 +197,60 @@ class SetAsideReported(Message, frozen=True):
     without_seconds: float = math.nan
 
 
+class PlacementTried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A set of nodes, as a trial has predicted and measured it.
+
+    Attributes:
+        nodes: Their names, sorted.
+        verdict: What became of it, in words; empty: the trial was not over.
+        predicted_low: Samples per second at least, before it was measured; NaN: not predicted.
+        predicted_high: At most.
+        rounds: In which it was measured, each once.
+        samples_per_second: What was measured in each of them.
+        num_steps: In all of them.
+        num_void: Times that it was tried in vain.
+        cost_per_sample: In any currency; NaN: a node of it has no price, or it was not measured.
+        joules_per_sample: Of its own nodes; NaN: the power of one was not measured.
+    """
+
+    nodes: tuple[str, ...]
+    verdict: str = ""
+    predicted_low: float = math.nan
+    predicted_high: float = math.nan
+    rounds: tuple[int, ...] = ()
+    samples_per_second: tuple[float, ...] = ()
+    num_steps: int = 0
+    num_void: int = 0
+    cost_per_sample: float = math.nan
+    joules_per_sample: float = math.nan
+
+
+class TrialReported(Message, frozen=True):
+    """A trial of placements is over.
+
+    Attributes:
+        step: Last step that it is based on; -1: none.
+        is_complete: Whether it has come to its end, and not the job before it.
+        goal: By what the placements were compared: `speed`, `money` or `energy`.
+        words: How it ended, in one line for people.
+        model: As in `WorkersJoined`.
+        global_batch_size: Samples per optimizer step; 0: the trial had not begun.
+        workers: All who took part, in rank order.
+        devices: What each of them computes on; empty: not told.
+        placements: What was found, measured ones and the fastest of them first.
+    """
+
+    step: int
+    is_complete: bool
+    goal: str
+    words: str
+    model: str = ""
+    global_batch_size: int = 0
+    workers: tuple[WorkerId, ...] = ()
+    devices: tuple[str, ...] = ()
+    placements: tuple[PlacementTried, ...] = ()
+
+
 class Decided(Message, frozen=True):
     """A decision of the balancer, as in `core.balance.hysteresis`; workers in rank order."""
 
@@ -288,6 +342,7 @@ DriverEvent = (
     | WorkerQuarantined
     | GuardReported
     | SetAsideReported
+    | TrialReported
     | Decided
     | StragglerReported
     | StallReported

@@ -189,6 +189,23 @@ class BenchmarkSettings(LaunchPart, frozen=True):
     is_fresh: bool = False
 
 
+class TriedOptions(LaunchPart, frozen=True):
+    """Options of the trainer that a trial sets, whatever the script says; the default: none.
+
+    Attributes:
+        compression: As the trainer's; None: as the script says.
+        staleness_bound: As the trainer's, from the first step on; None: as the script says.
+        num_batches: Times as many of the script's batches make one step, >= 1.
+        in_pieces: Whether these go through the model one after the other (accumulation), and not
+            as one larger batch.
+    """
+
+    compression: Literal["none", "fp16", "fp16-feedback"] | None = None
+    staleness_bound: Bound | None = None
+    num_batches: Positive = 1
+    in_pieces: bool = False
+
+
 class WorkerLaunch(LaunchPart, frozen=True):
     """All that a worker is told at its start; the defaults are those of a script that runs alone.
 
@@ -203,6 +220,7 @@ class WorkerLaunch(LaunchPart, frozen=True):
         max_micro_batch: Samples of the largest micro-batch, >= 0, since the kernel has killed a
             worker of this slot for want of memory; 0: not limited, as it has not.
         benchmark: What is measured instead of training; None: it trains.
+        tried: What a trial sets of the trainer's options.
     """
 
     identity: WorkerIdentity = WorkerIdentity()
@@ -214,6 +232,7 @@ class WorkerLaunch(LaunchPart, frozen=True):
     check_steps: Count = 1000
     max_micro_batch: Count = 0
     benchmark: BenchmarkSettings | None = None
+    tried: TriedOptions = TriedOptions()
 
 
 def launch_to_text(launch: WorkerLaunch) -> str:

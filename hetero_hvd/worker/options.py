@@ -17,6 +17,7 @@ from hetero_hvd.messages.launch import (
     SYNCHRONOUS,
     JobSettings,
     ModeName,
+    TriedOptions,
     asked_mode,
 )
 
@@ -143,6 +144,29 @@ class TrainerOptions(TypedDict, total=False):
     lookahead: bool
     wait_free: bool | None
     wait_free_lr: LearningRateRule
+
+
+def with_tried(
+    given: TrainerOptions, tried: TriedOptions, loader_batch_size: int
+) -> TrainerOptions:
+    """The options that a script gives, with those that a trial sets in their place.
+
+    Args:
+        given: What the script says.
+        tried: What the trial says.
+        loader_batch_size: Of the script's loader.
+    """
+    options: TrainerOptions = {**given}
+    if tried.compression is not None:
+        options["compression"] = tried.compression
+    if tried.staleness_bound is not None:
+        options |= {"staleness_bound": tried.staleness_bound, "staleness_warmup_steps": 0}
+    if tried.num_batches > 1:
+        accumulation_steps = given.get("accumulation_steps", 1) * tried.num_batches
+        options["accumulation_steps"] = accumulation_steps
+        if not tried.in_pieces and not given.get("micro_batch_size"):
+            options["micro_batch_size"] = loader_batch_size * accumulation_steps
+    return options
 
 
 def step_options(given: TrainerOptions, job: JobSettings, *, loader_batch_size: int) -> StepOptions:

@@ -22,7 +22,7 @@ from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.early_end import check_epoch, refuse_left_early, warn_if_trained
 from hetero_hvd.worker.evaluation import Evaluations, PartedEvaluation
 from hetero_hvd.worker.logged_values import ValueLog
-from hetero_hvd.worker.options import TrainerOptions, step_options
+from hetero_hvd.worker.options import TrainerOptions, step_options, with_tried
 from hetero_hvd.worker.own_loop import OwnLoop
 from hetero_hvd.worker.recovery.membership import Measure, WorkerMembership
 from hetero_hvd.worker.recovery.randomness import randomness, restore_randomness
@@ -76,7 +76,8 @@ class TrainingLoop:
         arguments.check_scheduler(scheduler, scheduler_interval, optimizer)
         self._model = model.to(device())  # first: else a sampler's seeds would be the device's
         sampling = Sampling(loader, seed)
-        own = step_options(options, settings.launch.job, loader_batch_size=sampling.batch_size)
+        given = with_tried(options, settings.launch.tried, sampling.batch_size)
+        own = step_options(given, settings.launch.job, loader_batch_size=sampling.batch_size)
         self._schedule = Schedule(scheduler, scheduler_interval)
         script = Script(model, optimizer, loader, sampling, own, seed, device(), settings)
         mode = self._mode = open_mode(script)

@@ -59,6 +59,7 @@ class FaultJob:
         arguments: Further arguments of `hetero-hvd run`.
         settings: Of the job, for nodes.yaml.
         command: Another script and its arguments.
+        subcommand: Of `hetero-hvd`.
         script: Fields of `fault_script.Script`.
     """
 
@@ -70,6 +71,7 @@ class FaultJob:
         arguments: Sequence[str] = ("--output", "out"),
         settings: dict[str, object] | None = None,
         command: Sequence[str] = (),
+        subcommand: str = "run",
         **script: Any,  # noqa: ANN401 - plain data
     ) -> None:
         self.folder = folder
@@ -81,7 +83,7 @@ class FaultJob:
         words = command or [str(SCRIPT), json.dumps({"folder": str(folder), **script})]
         self._output = (folder / "console.txt").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "hetero_hvd", "run", *arguments, "--", *words],
+            [sys.executable, "-m", "hetero_hvd", subcommand, *arguments, "--", *words],
             cwd=folder,
             stdout=self._output,
             stderr=subprocess.STDOUT,

@@ -11,8 +11,8 @@ from typing import get_type_hints
 import pytest
 import torch
 
-from hetero_hvd.messages.launch import JobSettings
-from hetero_hvd.worker.options import StepOptions, TrainerOptions, step_options
+from hetero_hvd.messages.launch import JobSettings, TriedOptions
+from hetero_hvd.worker.options import StepOptions, TrainerOptions, step_options, with_tried
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -85,3 +85,25 @@ def test_micro_batches_bound_the_memory_of_batches_that_accumulate(options, size
     given = {"accumulation_steps": 2, **options}
     found = step_options(given, JobSettings(), loader_batch_size=8)
     assert found.micro_batch_size == size
+
+
+@pytest.mark.parametrize(
+    ("given", "tried", "expected"),
+    [
+        ({}, {}, {}),
+        ({"compression": "fp16"}, {"compression": "none"}, {"compression": "none"}),
+        ({}, {"staleness_bound": 2}, {"staleness_bound": 2, "staleness_warmup_steps": 0}),
+        ({}, {"num_batches": 2}, {"accumulation_steps": 2, "micro_batch_size": 16}),
+        ({}, {"num_batches": 2, "in_pieces": True}, {"accumulation_steps": 2}),
+        (
+            {"accumulation_steps": 3, "micro_batch_size": 4},
+            {"num_batches": 2},
+            {"accumulation_steps": 6, "micro_batch_size": 4},
+        ),
+    ],
+)
+def test_what_a_trial_sets_takes_the_place_of_what_the_script_says(given, tried, expected):
+    """All else stays, and the script's own options are not changed."""
+    before = dict(given)
+    assert with_tried(given, TriedOptions(**tried), 8) == expected
+    assert given == before

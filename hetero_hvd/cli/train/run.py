@@ -19,7 +19,9 @@ from hetero_hvd.config import ClusterConfig, NodeConfig, NodesFile
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.config.value_types import CHECKPOINT_URL, TAG_NAME
 from hetero_hvd.config.variables import RECORD_SETTINGS, RecordConfig, given
+from hetero_hvd.core.advice.placement_trial import TrialSettings
 from hetero_hvd.driver.ending import Lender
+from hetero_hvd.driver.measurement import Measurement
 from hetero_hvd.driver.output.terminal import TerminalStyle
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.errors import JobError, UserError
@@ -124,16 +126,26 @@ def tag(text: str) -> tuple[str, str]:
     return name, value
 
 
-def act(arguments: argparse.Namespace) -> int:
-    """Train; gives the training's exit code."""
+def act(arguments: argparse.Namespace, trial: TrialSettings | Measurement | None = None) -> int:
+    """Train; gives the training's exit code.
+
+    Args:
+        arguments: Of the command line.
+        trial: See `run_job`.
+    """
     with Termination() as termination:
-        return _act(arguments, termination)
+        return _act(arguments, termination, trial)
 
 
-def _act(arguments: argparse.Namespace, termination: Termination) -> int:
+def _act(
+    arguments: argparse.Namespace,
+    termination: Termination,
+    trial: TrialSettings | Measurement | None,
+) -> int:
     command = arguments.command
     if not command:
-        raise UserError("no command: hetero-hvd run [options] train.py [arguments]")
+        name = "run" if trial is None else "trial"
+        raise UserError(f"no command: hetero-hvd {name} [options] train.py [arguments]")
     if not arguments.name.isprintable():
         raise UserError(f"--name {arguments.name!r}: must be one line of text")
     check_started_once(os.environ)
@@ -145,7 +157,7 @@ def _act(arguments: argparse.Namespace, termination: Termination) -> int:
         check_script(command, job.stand_ins)
         with termination.keeping(job):
             resume = _resumed(arguments.resume, job.nodes_file.current.job.output)
-            return _train(arguments, job.nodes_file, resume, termination)
+            return _train(arguments, job.nodes_file, resume, termination, trial=trial)
     inside = _lender(arguments)
     if inside is None:
         nodes_file = load(arguments)
@@ -160,7 +172,7 @@ def _act(arguments: argparse.Namespace, termination: Termination) -> int:
     check_traced(nodes_file.current)
     require_training("hetero-hvd run")
     with termination.keeping(inside) if inside else nullcontext():
-        return _train(arguments, nodes_file, resume, termination, lender=inside)
+        return _train(arguments, nodes_file, resume, termination, lender=inside, trial=trial)
 
 
 def _train(
@@ -170,6 +182,7 @@ def _train(
     termination: Termination,
     *,
     lender: Lender | None = None,
+    trial: TrialSettings | Measurement | None = None,
 ) -> int:
     """Run the job; gives the training's exit code."""
     from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
@@ -191,6 +204,7 @@ def _train(
             colour=arguments.color,
             verbosity=arguments.verbosity,
         ),
+        trial=trial,
     )
 
 

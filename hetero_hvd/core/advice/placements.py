@@ -131,7 +131,7 @@ def placements(
     for goal in before:
         sets = {
             nodes: run.figures(nodes, models, run.exposed_seconds)
-            for nodes in _sets(run, goal, models)
+            for nodes in sets_of(run, goal, models)
         }
         gained = {nodes: _gain(goal, before, found[goal]) for nodes, found in sets.items()}
         good = [each for each in sets if gained[each] >= max(gained.values()) - SAME_RATIO]
@@ -146,11 +146,14 @@ def placements(
         yield _advice(run, nodes, order, command)
 
 
-def _sets(
-    run: MeasuredJob, goal: Goal, models: Mapping[WorkerId, StepTimeModel]
+def sets_of(
+    run: MeasuredJob,
+    goal: Goal,
+    models: Mapping[WorkerId, StepTimeModel],
+    max_nodes: int = MAX_NODES,
 ) -> Iterator[tuple[str, ...]]:
-    """All sets that lack something; of many nodes those without the worst ones."""
-    if len(run.nodes) <= MAX_NODES:
+    """All sets that lack something; of more than so many nodes those without the worst ones."""
+    if len(run.nodes) <= max_nodes:
         for size in range(1, len(run.nodes)):
             yield from combinations(run.nodes, size)
         return

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from hetero_hvd.core.cost.energy import EnergySample
+from hetero_hvd.messages import NodeSampled
 
 CPU = "cpu"
 COLUMNS = (
@@ -64,3 +66,30 @@ def _of_intervals(node: str, name: str, rows: Sequence[Row]) -> Iterator[EnergyS
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
+
+
+class PowerMeters:
+    """Mean power of nodes over the samples that were added; a meter of two nodes counts once."""
+
+    def __init__(self) -> None:
+        self._owners: dict[tuple[str, str], str] = {}
+        self._watts: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, sample: NodeSampled) -> None:
+        """Take one in."""
+        machine = sample.machine_id or sample.node
+        meters = {(machine, CPU): sample.package_power_watts}
+        meters |= {
+            (gpu.uuid or machine, f"gpu {gpu.index}"): gpu.power_watts for gpu in sample.devices
+        }
+        told = {key: watts for key, watts in meters.items() if math.isfinite(watts)}
+        own = [
+            w for key, w in told.items() if self._owners.setdefault(key, sample.node) == sample.node
+        ]
+        if own:
+            self._watts[sample.node].append(math.fsum(own))
+
+    @property
+    def mean_watts(self) -> dict[str, float]:
+        """Of each node that was measured."""
+        return {node: fmean(values) for node, values in self._watts.items()}

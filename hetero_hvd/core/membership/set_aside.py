@@ -149,7 +149,7 @@ class SetAsidePolicy:
                 those who leave can come back.
         """
         self._step = table.step
-        if not _counts(table):
+        if not counts_in_full(table):
             return None
         self._count_loaded(table)
         if self._trial is not None:
@@ -246,7 +246,7 @@ def _min_members(mode: SetAsideMode, min_np: int) -> int:
     return MORE_THAN_ANY if mode == "never" else max(min_np, 2 if mode == "auto" else 1)
 
 
-def _counts(table: StepTable) -> bool:
+def counts_in_full(table: StepTable) -> bool:
     """Whether it was measured as a whole, by all members, with the whole global batch."""
     is_whole = table.follows_plan and table.is_whole and len(table.measured) == len(table.workers)
     return is_whole and not table.is_first and math.isfinite(table.step_seconds)

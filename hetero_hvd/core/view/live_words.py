@@ -17,6 +17,7 @@ from hetero_hvd.messages import (
     StallReported,
     StragglerReported,
     TraceWritten,
+    TrialReported,
     WorkerExited,
     WorkerQuarantined,
     WorkersJoined,
@@ -72,6 +73,8 @@ def event_in_words(event: object) -> str | None:  # noqa: C901, PLR0911, PLR0912
             return f"guard: {event.words}"
         case SetAsideReported():
             return f"step {event.step}: {event.words}"
+        case TrialReported():
+            return f"trial: {event.words}"
         case RunEnded():
             return f"ended: {event.reason}"
     return None

@@ -26,6 +26,7 @@ from hetero_hvd.messages.launch import (
     CheckpointSettings,
     JobSettings,
     TraceSettings,
+    TriedOptions,
     WorkerIdentity,
     WorkerLaunch,
 )
@@ -55,6 +56,9 @@ class WorkerLauncher:
         output: Folder of the run; the workers keep their checkpoints there.
         resume: The run to go on from; None: there is none.
         all_slots: Gives all slots of the job, as they are now.
+
+    Attributes:
+        tried: What a trial sets of the trainer's options.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class WorkerLauncher:
         all_slots: Callable[[], Iterable[Slot]] = tuple,
     ) -> None:
         job = config.job
+        self.tried = TriedOptions()
         self._all_slots = all_slots
         self._has_torchrun_variables = job.torchrun_variables
         self._command = command
@@ -106,6 +111,7 @@ class WorkerLauncher:
                 worker=slot.worker, host=slot.host, driver=driver, run=self._run
             ),
             max_micro_batch=slot.memory.limit,
+            tried=self.tried,
         )
         environment = self._environment | {WORKER_VARIABLE: str(slot.worker)}
         environment |= self._credentials.for_worker(slot.host)

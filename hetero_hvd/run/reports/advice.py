@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Advised, Worth, ranked
+from hetero_hvd.core.advice.measured import measured_placements
 from hetero_hvd.core.advice.placements import MeasuredJob, placements
 from hetero_hvd.core.advice.verdicts import Judgement, limits, recurring
 from hetero_hvd.run.recordings.frames import is_recording
 from hetero_hvd.run.recordings.machine_advice import of_recording, of_run
 from hetero_hvd.run.records.parts import read_run
+from hetero_hvd.run.records.placements import kept_trial
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.records.samples import COLUMNS as ALL_COLUMNS
 from hetero_hvd.run.reports.costs import Costs, costs_of, exposed_seconds, share_times
@@ -48,9 +50,11 @@ def _of_runs(folders: Sequence[Path], worth: Worth) -> Advised:
     record = read_run(newest, sampled=ALL_COLUMNS)
     records = {folder: record if folder == newest else read_run(folder) for folder in folders}
     found, not_judged = _of_nodes(record, costs_of(record), newest, worth.ratio)
+    joined, _ = share_times(record)
+    was_tried = joined is not None and kept_trial(newest, joined) is not None
     judged = [_judgement(folder, each) for folder, each in records.items()]
     findings = judged[-1].findings
-    places_out = bool(found)
+    places_out = bool(found) or was_tried
     found += (
         advice
         for advice in limits(findings)
@@ -76,10 +80,21 @@ def _of_nodes(
 ) -> tuple[list[Advice], list[str]]:
     """Which nodes to leave out, and what could not be judged of that."""
     run = _measured(record, costs)
-    problem = "no membership was recorded" if run is None else run.problem
-    if run is None or problem:
-        return [], [f"other sets of nodes: {problem}"]
+    if run is None:
+        return [], ["other sets of nodes: no membership was recorded"]
     command = _command(folder, is_running=record.is_held)
+    if (trial := kept_trial(folder, run.joined)) is not None:
+        source = f"the trial of {trial.run}"
+        found = measured_placements(
+            trial.trial.placements,
+            run.nodes,
+            source=source,
+            worth_ratio=worth_ratio,
+            command=command,
+        )
+        return list(found), list(_unpriced(run))
+    if run.problem:
+        return [], [f"other sets of nodes: {run.problem}"]
     return list(placements(run, worth_ratio=worth_ratio, command=command)), list(_unpriced(run))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -125,3 +126,13 @@ def _is_sane(entry: _KnownSpeeds) -> bool:
         and 0 < entry.seconds_per_sample < math.inf
         and 0 <= entry.smallest_share <= entry.largest_share > 0
     )
+
+
+def carry_over(before: Path | None, output: Path) -> None:
+    """What the earlier run had learnt about the workers is of use here too."""
+    target = output.parent / "curves.json"
+    if before is not None and not target.exists() and (before.parent / "curves.json").exists():
+        try:
+            shutil.copyfile(before.parent / "curves.json", target)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", target, error)

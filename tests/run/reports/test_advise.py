@@ -8,7 +8,11 @@ import shlex
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.messages import PlacementTried, TrialReported
 from hetero_hvd.run.recordings.frames import FILE
+from hetero_hvd.run.records.parts import read_run
+from hetero_hvd.run.records.placements import keep_trial
+from hetero_hvd.run.reports.costs import share_times
 
 from .test_costs import day, record, timed
 
@@ -145,3 +149,37 @@ def test_a_run_that_is_named_twice_is_one(long_run, monkeypatch, capsys):
     )
     told(capsys, long_run, long_run.name, f"{long_run}/")
     assert [run.name for run in judged] == ["day"]
+
+
+@pytest.mark.parametrize(("alone", "is_told"), [(120.0, True), (101.0, False)])
+def test_what_a_trial_has_measured_takes_the_place_of_what_curves_say(
+    long_run, capsys, alone, is_told
+):
+    """By its rounds; what is not worth it is not told, though curves would say so."""
+    joined, _ = share_times(read_run(long_run))
+    placements = [(("alpha", "gamma"), 100.0), (("alpha",), alone)]
+    report = TrialReported(
+        step=9,
+        is_complete=True,
+        goal="speed",
+        words="",
+        model=joined.model,
+        global_batch_size=joined.global_batch_size,
+        workers=joined.workers,
+        devices=joined.devices,
+        placements=tuple(
+            PlacementTried(
+                nodes=nodes,
+                rounds=(0, 1, 2),
+                samples_per_second=(speed, 1.01 * speed, 0.99 * speed),
+                num_steps=60,
+            )
+            for nodes, speed in placements
+        ),
+    )
+    keep_trial(long_run.parent / "earlier", report)
+    said = told(capsys, long_run, "--worth", "10%")
+    assert ("leave gamma out: 20% faster" in said) == is_told
+    assert ("measured by the trial of earlier" in said) == is_told
+    assert ("leave " in said) == is_told
+    assert "alpha: 120 samples/s (118.8 to 121.2) over 60 steps in 3 rounds" in said or not is_told

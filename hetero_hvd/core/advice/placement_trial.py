@@ -1,0 +1,431 @@
+"""Placements of a running job, measured one after the other: which is due, and which is best.
+
+A placement is a set of nodes. The first steps of all together give each worker's curve and what
+reductions cost; by these every set is predicted, and those whose interval reaches what was measured
+of the best so far are measured too, what may be fastest first. Those that may still be the best are
+then measured again in rounds, in turns forwards and backwards, so that a steady drift is nobody's,
+until their intervals separate (`core.advice.race`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from hetero_hvd.core.advice.advice import Goal
+from hetero_hvd.core.advice.placements import MeasuredJob
+from hetero_hvd.core.advice.predicted import Nodes, predicted_speeds
+from hetero_hvd.core.advice.race import error_of_a_pair, ratio_of
+from hetero_hvd.core.advice.trial_visit import Placement, Visit, mean_of, shown_speed
+from hetero_hvd.core.cost.placement import ShareTime
+from hetero_hvd.core.membership.set_aside import counts_in_full
+from hetero_hvd.core.step_table import StepTable
+from hetero_hvd.messages import PlacementTried, TrialReported, WorkerId, WorkersJoined
+
+WARM_UP = 2
+"""Exchanges of a new membership that do not count, beside the first one: its shares settle."""
+
+MIN_EXCHANGES = 3
+"""In a visit, however many steps they have."""
+
+MAX_MEASURED = 7
+"""Placements that are measured at most, all nodes together among them."""
+
+MAX_ROUNDS = 6
+FAR_RATIO = 0.2
+"""What was so much worse than the best in the first round, its best exchange than the worst one of
+that, is not measured again."""
+
+SAME_RATIO = 0.03
+"""What certainly differs by less is as good."""
+
+FREE = 1e-12
+"""Money or joules per second of what costs nothing, so that it can be divided by."""
+
+MAX_VOID = 2
+"""Times that a placement is tried in vain; then it is left."""
+
+NEVER_BEGAN = (
+    "the job has ended before a placement was measured: a trial needs a script that trains by "
+    "hetero_hvd.Trainer, and some hundred steps"
+)
+
+
+NOBODY = WorkersJoined(
+    rendezvous_id=0,
+    workers=(),
+    applied_steps=0,
+    global_batch_size=0,
+    capacities=(),
+    prefetch_steps=0,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSettings:
+    """What a trial of placements is to do.
+
+    Attributes:
+        goal: By what they are compared.
+        num_steps: Of a placement in each round, at least, >= 1.
+        min_np: Fewest workers, >= 1.
+        patience_seconds: So long a placement may take to come together, > 0.
+    """
+
+    goal: Goal = "speed"
+    num_steps: int = 20
+    min_np: int = 1
+    patience_seconds: float = 600.0
+
+
+class PlacementTrial:
+    """A fold over memberships, tables and losses. Whoever drives it keeps to `wanted`.
+
+    Args:
+        settings: What to do.
+
+    Attributes:
+        wanted: Workers that should train now, and no others; None: whoever can.
+        is_over: Whether nothing more will be tried.
+    """
+
+    def __init__(self, settings: TrialSettings) -> None:
+        self.wanted: frozenset[WorkerId] | None = None
+        self.is_over = False
+        self._settings = settings
+        self._news: list[str] = []
+        self._joined = NOBODY
+        self._members: frozenset[WorkerId] = frozenset()
+        self._times: dict[WorkerId, list[ShareTime]] = defaultdict(list)
+        self._watts: dict[str, list[float]] = defaultdict(list)
+        self._prices: Mapping[str, float] = {}
+        self._placements: dict[Nodes, Placement] = {}
+        self._visit: Visit | None = None
+        self._due: list[Placement] = []
+        self._round = 0
+        self._is_complete = False
+        self._words = ""
+        self._step = -1
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether the newest table is part of a measurement."""
+        return self._visit is not None and bool(self._visit.tables)
+
+    def news(self) -> list[str]:
+        """What people should know, a line each, and each once."""
+        told, self._news = self._news, []
+        return told
+
+    def priced(self, per_hour: Mapping[str, float]) -> None:
+        """What nodes cost from now on."""
+        self._prices = per_hour
+
+    def joined(self, event: WorkersJoined) -> None:
+        """There is a new membership."""
+        self._members = frozenset(event.workers)
+        if not event.follows_plan:
+            how = "the script divides its data itself" if event.shares_fixed else "no plan does"
+            self._end(f"nothing to compare: planned shares are, and here {how}")
+
+    def lost(self, worker: WorkerId) -> None:
+        """A worker is gone. If it was to stay, all come back: the others may be needed."""
+        if self.wanted is not None and worker in self.wanted & self._members:
+            self._members -= {worker}
+            self._void(f"{worker} is gone")
+
+    def timed(
+        self,
+        table: StepTable,
+        *,
+        at_seconds: float,
+        there: Collection[WorkerId],
+        is_settled: bool,
+        watts: Mapping[str, float],
+    ) -> None:
+        """Take the next table.
+
+        Args:
+            table: Of the newest membership.
+            at_seconds: When it came.
+            there: Workers that train, or could.
+            is_settled: Whether nobody is starting or leaving.
+            watts: Node to its mean power while `is_measuring`, where it was measured.
+        """
+        self._step = table.step
+        if self.is_over or (not self._joined.workers and not is_settled):
+            return
+        if not self._joined.workers:
+            self._begin(table, at_seconds)
+            return
+        self._leave_out_those_that_miss(there)
+        visit = self._visit
+        if visit is None:
+            if is_settled:
+                self._go_on(at_seconds)
+        elif visit.placement.verdict:
+            self._void("a node of it is not there any more")
+        elif frozenset(table.workers) != self.wanted:
+            if at_seconds > visit.since_seconds + self._settings.patience_seconds:
+                self._void(f"not together after {self._settings.patience_seconds:g} s")
+        elif self._take(visit, table):
+            for node in visit.placement.nodes & watts.keys():
+                self._watts[node].append(watts[node])
+            self._visit = None
+            self._go_on(at_seconds)
+
+    def close(self) -> None:
+        """The job ends."""
+        is_begun = any(placement.speeds for placement in self._placements.values())
+        self._end("the job has ended before the trial was over" if is_begun else NEVER_BEGAN)
+
+    def report(self) -> TrialReported:
+        """What was found so far."""
+        event = self._joined
+        found = sorted(
+            self._placements.values(),
+            key=lambda each: (not each.speeds, -shown_speed(each), sorted(each.nodes)),
+        )
+        return TrialReported(
+            step=self._step,
+            is_complete=self._is_complete,
+            goal=self._settings.goal,
+            words=self._words,
+            model=event.model,
+            global_batch_size=event.global_batch_size,
+            workers=event.workers,
+            devices=event.devices,
+            placements=tuple(map(self._tried, found)),
+        )
+
+    # --- one visit ------------------------------------------------------------------------------
+
+    def _begin(self, table: StepTable, at_seconds: float) -> None:
+        """All who are there now are measured first."""
+        self._joined = table.joined
+        nodes = frozenset(worker.node for worker in table.workers)
+        self._enter(self._of(nodes), at_seconds)
+        if len(nodes) < 2:  # noqa: PLR2004 - there is nothing to leave out
+            self._end("there is but one node: nothing to try")
+        elif self._settings.goal == "money" and nodes - self._prices.keys():
+            unpriced = ", ".join(sorted(nodes - self._prices.keys()))
+            self._end(f"nothing to compare: no price_per_hour of {unpriced}")
+
+    def _of(self, nodes: Nodes) -> Placement:
+        return self._placements.setdefault(nodes, Placement(nodes=nodes))
+
+    def _workers_of(self, nodes: Nodes) -> list[WorkerId]:
+        return [worker for worker in self._joined.workers if worker.node in nodes]
+
+    @property
+    def _together(self) -> Placement:
+        """All nodes."""
+        return self._of(frozenset(worker.node for worker in self._joined.workers))
+
+    def _enter(self, placement: Placement, at_seconds: float) -> None:
+        self._visit = Visit(placement=placement, since_seconds=at_seconds)
+        self.wanted = frozenset(self._workers_of(placement.nodes))
+        if placement is not self._together and not placement.speeds:
+            low, high = placement.predicted
+            self._news.append(f"trial: {placement}: {low:.4g} to {high:.4g} samples/s predicted")
+
+    def _take(self, visit: Visit, table: StepTable) -> bool:
+        """Count a table; whether the visit is complete with it."""
+        if table.joined.rendezvous_id != visit.rendezvous_id:
+            visit.rendezvous_id, visit.num_seen = table.joined.rendezvous_id, 0
+            visit.tables.clear()
+        if not counts_in_full(table):
+            return False
+        visit.num_seen += 1
+        if visit.num_seen > WARM_UP:
+            visit.tables.append(table)
+        steps = sum(each.num_steps for each in visit.tables)
+        if len(visit.tables) < MIN_EXCHANGES or steps < self._settings.num_steps:
+            return False
+        seconds = math.fsum(each.num_steps * each.step_seconds for each in visit.tables)
+        samples = sum(each.num_steps * each.samples_per_step for each in visit.tables)
+        exposed = math.fsum(each.num_steps * each.exposed_comm_seconds for each in visit.tables)
+        placement = visit.placement
+        placement.speeds[self._round] = samples / seconds
+        placement.num_steps += steps
+        if not self._round:
+            each_speed = [each.samples_per_second for each in visit.tables]
+            placement.first_range = min(each_speed), max(each_speed)
+        if len(table.workers) > 1 and math.isfinite(exposed):
+            placement.exposed_seconds.append(exposed / steps)
+        for each in visit.tables:
+            for worker, row in each.measured.items():
+                share, busy = row.local_batch_size, row.busy_seconds
+                if share and busy > 0:
+                    time = ShareTime(share=share, busy_seconds=busy, num_steps=row.num_steps)
+                    self._times[worker].append(time)
+        self._news.append(
+            f"trial: {placement}: {samples / seconds:.4g} samples/s, round {self._round + 1}, "
+            f"{steps} steps"
+        )
+        return True
+
+    def _void(self, why: str) -> None:
+        """What is being measured of this placement does not count; all come back."""
+        visit, self._visit, self.wanted = self._visit, None, None
+        if visit is None:
+            return
+        placement = visit.placement
+        placement.num_void += 1
+        self._news.append(f"trial: {placement}: void, {why}")
+        if not placement.verdict and placement.num_void < MAX_VOID:
+            self._due.append(placement)
+        elif not placement.verdict:
+            placement.verdict = f"left after {MAX_VOID} trials in vain: {why}"
+
+    def _leave_out_those_that_miss(self, there: Collection[WorkerId]) -> None:
+        for placement in self._placements.values():
+            missing = sorted(set(self._workers_of(placement.nodes)) - set(there))
+            if missing and not placement.verdict:
+                placement.verdict = f"{', '.join(map(str, missing))} is not there any more"
+
+    # --- which one is next ----------------------------------------------------------------------
+
+    def _go_on(self, at_seconds: float) -> None:
+        while self._due:
+            placement = self._due.pop(0)
+            if not placement.verdict:
+                self._enter(placement, at_seconds)
+                return
+        if not self._together.speeds:
+            self._end(f"all nodes together were not measured: {self._together.verdict}")
+        elif math.isnan(self._mean(self._together)):
+            self._end(f"nothing to compare: the power of {self._together} was not measured")
+        elif not self._round and (first := self._most_promising()) is not None:
+            self._enter(first, at_seconds)
+        else:
+            self._judge(at_seconds)
+
+    def _most_promising(self) -> Placement | None:
+        """Of those that were not measured, if one may be the best."""
+        self._predict()
+        known = [each for each in self._placements.values() if each.speeds]
+        others = [e for e in self._placements.values() if not e.speeds and not e.verdict]
+        best = max(map(self._mean, known))
+        others.sort(key=self._at_most, reverse=True)
+        if others and self._at_most(others[0]) >= best and len(known) < MAX_MEASURED:
+            return others[0]
+        for each in others:
+            is_reaching = self._at_most(each) >= best
+            why = f"{MAX_MEASURED} others were" if is_reaching else "too slow as predicted"
+            each.verdict = f"not measured: {why}"
+        return None
+
+    def _predict(self) -> None:
+        """Who has no samples would hold up the others by one of them: so slow it is at least."""
+        waits = {
+            n: fmean(p.exposed_seconds) for n, p in self._placements.items() if p.exposed_seconds
+        }
+        waits.setdefault(self._together.nodes, 0.0)
+        size, speeds = self._joined.global_batch_size, self._together.speeds.values()
+        idle = [ShareTime(share=1, busy_seconds=size / fmean(speeds), num_steps=1)]
+        run = MeasuredJob(
+            joined=self._joined,
+            times={worker: self._times[worker] or idle for worker in self._joined.workers},
+            exposed_seconds=waits[self._together.nodes],
+            prices=self._prices,
+            watts={node: fmean(values) for node, values in self._watts.items()},
+        )
+        for nodes, low, high in predicted_speeds(run, self._settings.goal, waits):
+            if len(self._workers_of(nodes)) < self._settings.min_np or self._of(nodes).speeds:
+                continue
+            self._of(nodes).predicted = low, high
+            if not high:
+                self._of(nodes).verdict = "not measured: it cannot hold the global batch"
+
+    def _judge(self, at_seconds: float) -> None:
+        """After a round: who may still be the best, and whether that is known."""
+        known = [each for each in self._placements.values() if each.speeds]
+        racing = [each for each in known if not each.verdict]
+        if not racing:
+            self._end("no placement is left that could be measured")
+            return
+        best = max(racing, key=self._mean)
+        error = error_of_a_pair(len(known), MAX_ROUNDS)
+        is_open = False
+        for each in racing:
+            if each is best:
+                continue
+            ratio = ratio_of(self._values(each), self._values(best), error=error)
+            in_words = f"{ratio.low:.1%} to {ratio.high:.1%} of the best"
+            if ratio.high < 1:
+                each.verdict = f"worse: {in_words}"
+            elif ratio.low > 1 - SAME_RATIO and ratio.high < 1 + SAME_RATIO:
+                pass
+            elif not self._round and self._is_far(each, best):
+                each.verdict = f"worse: {ratio.middle:.0%} of the best, measured once"
+            elif self._round == MAX_ROUNDS - 1:
+                each.verdict = f"not told apart: {in_words}"
+            else:
+                is_open = True
+        if is_open:
+            self._round += 1
+            left = (each for each in racing if not each.verdict)
+            self._due = sorted(left, key=lambda each: (-len(each.nodes), sorted(each.nodes)))
+            self._due = self._due[::-1] if self._round % 2 else self._due
+            self._go_on(at_seconds)
+            return
+        for each in racing:
+            each.verdict = each.verdict or f"as good as the best, to {SAME_RATIO:.0%}"
+        best.verdict, self._is_complete = "best", True
+        self._end(f"best of {len(known)} that were measured: {best}")
+
+    def _is_far(self, placement: Placement, best: Placement) -> bool:
+        """Whether it was far behind in each exchange; all together stay, to compare with them."""
+        goal = self._settings.goal
+        rates = [max(self._rate(each, goal), FREE) for each in (placement, best)]
+        most, least = placement.first_range[1] / rates[0], best.first_range[0] / rates[1]
+        return most < (1 - FAR_RATIO) * least and placement is not self._together
+
+    def _end(self, words: str) -> None:
+        if self.is_over:
+            return
+        self.is_over, self._words = True, words
+        self._visit = self.wanted = None
+        self._news.append(f"trial: {words}")
+
+    # --- what they are worth --------------------------------------------------------------------
+
+    def _rate(self, placement: Placement, goal: Goal) -> float:
+        """Money or joules per second of all its nodes; NaN: not known of one of them."""
+        if goal == "speed":
+            return 1.0
+        if goal == "money":
+            return math.fsum(self._prices.get(n, math.nan) for n in placement.nodes) / 3600.0
+        return math.fsum(mean_of(self._watts.get(node, [])) for node in placement.nodes)
+
+    def _values(self, placement: Placement) -> dict[int, float]:
+        """Samples per second, per money or per joule in each round."""
+        rate = max(self._rate(placement, self._settings.goal), FREE)
+        return {key: speed / rate for key, speed in placement.speeds.items()}
+
+    def _mean(self, placement: Placement) -> float:
+        return fmean(self._values(placement).values())
+
+    def _at_most(self, placement: Placement) -> float:
+        """As `_values`, by its prediction; none: nothing is known, and so it is worth a trial."""
+        high = placement.predicted[1] / max(self._rate(placement, self._settings.goal), FREE)
+        return math.inf if math.isnan(high) else high
+
+    def _tried(self, placement: Placement) -> PlacementTried:
+        speed = mean_of(placement.speeds.values())
+        return PlacementTried(
+            nodes=tuple(sorted(placement.nodes)),
+            verdict=placement.verdict,
+            predicted_low=placement.predicted[0],
+            predicted_high=placement.predicted[1],
+            rounds=tuple(placement.speeds),
+            samples_per_second=tuple(placement.speeds.values()),
+            num_steps=placement.num_steps,
+            num_void=placement.num_void,
+            cost_per_sample=self._rate(placement, "money") / speed,
+            joules_per_sample=self._rate(placement, "energy") / speed,
+        )

@@ -1,0 +1,63 @@
+"""What sets of nodes would do that were not measured, as intervals, from those that were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, pstdev
+
+from hetero_hvd.core.advice.advice import Goal
+from hetero_hvd.core.advice.placements import WIDTH, MeasuredJob, sets_of
+from hetero_hvd.core.cost.placement import ShareTime, line_through
+
+MODEL_RATIO = 0.1
+"""A prediction may be off by so much, beside the noise of what it is made of."""
+
+MAX_NODES = 6
+"""See `sets_of`: the driver has other things to do."""
+
+Nodes = frozenset[str]
+
+
+def predicted_speeds(
+    run: MeasuredJob, goal: Goal, exposed_seconds: Mapping[Nodes, float]
+) -> Iterator[tuple[Nodes, float, float]]:
+    """Sets of nodes that lack one at least, with samples per second at least and at most.
+
+    Fewer workers wait for a reduction no longer than more of them do, and one alone not at all: so
+    what was measured of larger and of smaller sets are the ends of the interval.
+
+    Args:
+        run: What was measured of all workers.
+        goal: By which some are chosen, where there are many nodes.
+        exposed_seconds: Set of nodes to the reduction that nobody could hide, per step; that of all
+            of them is there.
+
+    Yields:
+        `(nodes, 0, 0)` if they cannot hold the global batch.
+    """
+    joined, times = run.joined, run.times
+    models = {worker: line_through(rows) for worker, rows in times.items()}
+    off = MODEL_RATIO + WIDTH * max(map(_noise, times.values()))
+    for nodes in map(frozenset, sets_of(run, goal, models, MAX_NODES)):
+        speed = run.figures(sorted(nodes), models, 0.0)["speed"]
+        if speed <= 0:
+            yield nodes, 0.0, 0.0
+            continue
+        num_workers = sum(worker.node in nodes for worker in joined.workers)
+        least, most = _between(nodes, exposed_seconds) if num_workers > 1 else (0.0, 0.0)
+        seconds = joined.global_batch_size / speed
+        slowest, fastest = (joined.global_batch_size / (seconds + wait) for wait in (most, least))
+        yield nodes, slowest * (1 - off), fastest * (1 + off)
+
+
+def _between(nodes: Nodes, exposed_seconds: Mapping[Nodes, float]) -> tuple[float, float]:
+    most = min(value for other, value in exposed_seconds.items() if other > nodes)
+    least = max((value for other, value in exposed_seconds.items() if other < nodes), default=0.0)
+    return min(least, most), most
+
+
+def _noise(rows: Sequence[ShareTime]) -> float:
+    """Standard error of a worker's time per sample, as a part of it."""
+    each = [row.busy_seconds / row.share for row in rows]
+    return pstdev(each) / fmean(each) / math.sqrt(len(each))

@@ -1,0 +1,51 @@
+"""What a trial knows of a placement, and a placement while it is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from hetero_hvd.core.advice.predicted import Nodes
+from hetero_hvd.core.step_table import StepTable
+
+
+@dataclass(kw_only=True)
+class Placement:
+    """What is known of a set of nodes; with a verdict it is not measured any more."""
+
+    nodes: Nodes
+    predicted: tuple[float, float] = (math.nan, math.nan)
+    speeds: dict[int, float] = field(default_factory=dict)
+    first_range: tuple[float, float] = (math.nan, math.nan)
+    exposed_seconds: list[float] = field(default_factory=list)
+    num_steps: int = 0
+    num_void: int = 0
+    verdict: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(sorted(self.nodes))
+
+
+@dataclass(kw_only=True)
+class Visit:
+    """A placement while it is measured."""
+
+    placement: Placement
+    since_seconds: float
+    rendezvous_id: int = -1
+    num_seen: int = 0
+    tables: list[StepTable] = field(default_factory=list)
+
+
+def mean_of(values: Collection[float]) -> float:
+    """NaN of none."""
+    return fmean(values) if values else math.nan
+
+
+def shown_speed(placement: Placement) -> float:
+    """For the order: as measured, or else as predicted at most."""
+    speed = mean_of(placement.speeds.values())
+    speed = placement.predicted[1] if math.isnan(speed) else speed
+    return 0.0 if math.isnan(speed) else speed

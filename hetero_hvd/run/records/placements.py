@@ -1,0 +1,111 @@
+"""What trials have measured of placements, kept from job to job beside curves.json."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from hetero_hvd.messages import (
+    TrialReported,
+    WorkerId,
+    WorkersJoined,
+    event_from_json,
+    event_to_json,
+)
+from hetero_hvd.run.records.run_files import private, regular
+
+logger = logging.getLogger(__name__)
+
+NAME = "placements.json"
+MAX_TRIALS = 100
+"""Of all models together; the oldest go."""
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    run: str
+    trial: msgspec.Raw
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptTrial:
+    """A trial of a model.
+
+    Attributes:
+        run: Name of its folder.
+        trial: What was found; a part of it was measured.
+    """
+
+    run: str
+    trial: TrialReported
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """Worker to what it computes on."""
+        return _devices(self.trial.workers, self.trial.devices)
+
+    def is_like(self, other: KeptTrial) -> bool:
+        """Whether both are of the same workers, devices, model and batch."""
+        return _what(self.trial) == _what(other.trial) and self.devices == other.devices
+
+    def is_of(self, joined: WorkersJoined) -> bool:
+        """Whether these were measured together, on these devices, with this model and batch."""
+        nodes = {worker.node for worker in joined.workers}
+        return (
+            _what(self.trial) == _what(joined)
+            and _devices(joined.workers, joined.devices).items() <= self.devices.items()
+            and any(set(each.nodes) == nodes for each in self.trial.placements if each.rounds)
+        )
+
+
+def keep_trial(folder: Path, report: TrialReported) -> None:
+    """Add what was measured, in place of what an earlier trial of the same has.
+
+    Args:
+        folder: Of the run.
+        report: Without a measurement nothing is kept.
+    """
+    if not any(each.rounds for each in report.placements):
+        return
+    path = folder.absolute().parent / NAME
+    new = KeptTrial(run=folder.name, trial=report)
+    kept = [*(each for each in _kept(path) if not each.is_like(new)), new][-MAX_TRIALS:]
+    lines = [_Line(each.run, msgspec.Raw(event_to_json(each.trial))) for each in kept]
+    fresh = path.with_name(f".{NAME}.{os.getpid()}")
+    try:
+        with open(fresh, "wb", opener=private) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(lines)) + b"\n")
+        fresh.replace(path)
+    except OSError as error:
+        logger.warning("%s cannot be written: %s", path, error)
+
+
+def kept_trial(folder: Path, joined: WorkersJoined) -> KeptTrial | None:
+    """The newest trial of these workers with this model, beside a run's folder; None: none is."""
+    kept = _kept(folder.absolute().parent / NAME)
+    return next((each for each in reversed(kept) if each.is_of(joined)), None)
+
+
+def _kept(path: Path) -> list[KeptTrial]:
+    try:
+        with open(path, "rb", opener=regular) as file:
+            lines = msgspec.json.decode(file.read(), type=list[_Line])
+        found = [(line.run, event_from_json(bytes(line.trial))) for line in lines]
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError) as error:
+        logger.warning("%s is ignored: %s", path, error)
+        return []
+    return [KeptTrial(run=r, trial=e) for r, e in found if isinstance(e, TrialReported)]
+
+
+def _what(of: TrialReported | WorkersJoined) -> tuple[str, int]:
+    return of.model, of.global_batch_size
+
+
+def _devices(workers: tuple[WorkerId, ...], devices: tuple[str, ...]) -> dict[str, str]:
+    told = devices or ("",) * len(workers)
+    return {str(worker): device for worker, device in zip(workers, told, strict=True)}

@@ -1,0 +1,177 @@
+"""Trials inside running jobs: real workers leave and come back, and no sample is lost by it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+import subprocess
+import sys
+import time
+from itertools import combinations
+
+import pytest
+
+from tests.kit.checkout import variables
+from tests.kit.fault_job import FaultJob
+
+from .conftest import BATCH, SAMPLES, assert_exact
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+
+STEP_SECONDS = 0.15
+"""Of the fastest node for a whole batch."""
+
+LATE_SECONDS = 0.2
+"""So much later than the others gamma comes to each reduction."""
+
+SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.1}
+DONE = "done"
+
+
+def node(name):
+    """Emulated, with a price."""
+    return {
+        "name": name,
+        "slots": 1,
+        "devices": [],
+        "price_per_hour": 1.0,
+        "emulate": {"seconds_per_sample": STEP_SECONDS / BATCH / SPEEDS[name]},
+    }
+
+
+SLOW = {"step_seconds": 0.0, "update_seconds": {"gamma:0": LATE_SECONDS}, "patient_until": DONE}
+
+
+def found_of(folder):
+    """What was found, as it is recorded."""
+    with sqlite3.connect(folder / "out" / "run.sqlite") as catalogue:
+        query = "SELECT body FROM events WHERE kind = 'TrialReported'"
+        ((body,),) = catalogue.execute(query).fetchall()
+    catalogue.close()
+    return json.loads(body)
+
+
+def hetero_hvd(*words):
+    """What a command says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hetero_hvd", *words],
+        env=variables(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def speed(job, num_workers):
+    """Samples per second of the last steps that so many have taken together."""
+    (file,) = job.folder.glob("trace-alpha-0.*.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()[:-1]]
+    ends = [at for at, _, _, workers in rows if workers == num_workers]
+    ends = ends[-20:]
+    return BATCH * (len(ends) - 1) / (ends[-1] - ends[0])
+
+
+def test_a_job_that_ends_before_its_trial_says_what_was_measured(start):
+    """And has used each sample once in each epoch, though a node had been left out."""
+    epochs = 10
+    job = start(
+        nodes=[node("alpha"), node("gamma")],
+        subcommand="trial",
+        arguments=("--steps", "4", "--output", "out"),
+        settings={"reproducible": True},
+        epochs=epochs,
+        patient_from=10**6,
+        **SLOW,
+    )
+    assert job.wait() == 0, job.console
+    assert "gamma:0 is left out by a trial and leaves" in job.console
+    assert "trial: the job has ended before the trial was over" in job.console
+    found = found_of(job.folder)
+    assert not found["is_complete"]
+    assert found["placements"][0]["samples_per_second"]
+    trained = {result["worker"] for result in job.results()}
+    assert_exact(job, epochs=epochs, workers=sorted(trained))
+
+
+@pytest.mark.matrix
+def test_the_advised_placement_is_nearly_the_best_of_all_seven(start, tmp_path):
+    """It is measured in the job, and followed by the command that is printed."""
+    job = start(
+        nodes=[node(name) for name in SPEEDS],
+        subcommand="trial",
+        arguments=("--output", "out"),
+        epochs=10_000,
+        patient_from=10**6,
+        **SLOW,
+    )
+    job.wait_for("trial: best of", 500)
+    job.wait_for("3 workers train together", 60, times=2)
+    said = json.loads(hetero_hvd("advise", str(job.folder / "out"), "--for", "speed", "--json"))
+    advice = said["advice"][0]
+    assert advice["kind"] == "placement"
+    assert "measured by the trial of out" in advice["evidence"][-1]
+    for command in advice["command"].split(" && "):
+        program, *words = shlex.split(command)
+        assert program == "hetero-hvd"
+        hetero_hvd(*words)
+    staying = {n for n in SPEEDS if f" {n} " not in advice["command"]}
+    job.wait_for(f"{len(staying)} workers train together", 60)
+    time.sleep(40 * STEP_SECONDS)
+    reached = speed(job, len(staying))
+    job.close()
+    every = {}
+    for size in (1, 2, 3):
+        for names in combinations(SPEEDS, size):
+            folder = tmp_path / "-".join(names)
+            folder.mkdir()
+            alone = FaultJob(
+                folder,
+                [node(name) for name in names],
+                epochs=30,
+                num_samples=SAMPLES,
+                batch_size=BATCH,
+                patient_from=10**6,
+                **SLOW,
+            )
+            assert alone.wait(200) == 0, alone.console
+            lines = alone.trace(but=[f"{other}:0" for other in names[1:]])
+            ends = [at for at, *_ in lines][-41:]
+            every[names] = BATCH * 40 / (ends[-1] - ends[0])
+    assert reached >= 0.97 * max(every.values()), (reached, every)
+
+
+@pytest.mark.matrix
+def test_bits_of_a_job_that_was_tried_are_those_of_one_left_alone(tmp_path):
+    """In its placements, and before that in a setting that changes the numbers."""
+    epochs = 30
+    whole = {"epochs": epochs, "num_samples": SAMPLES, "batch_size": BATCH}
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    reference = FaultJob(
+        alone, ["alpha"], settings={"reproducible": True}, step_seconds=0.0, **whole
+    )
+    assert reference.wait(200) == 0, reference.console
+    tried = tmp_path / "tried"
+    tried.mkdir()
+    job = FaultJob(
+        tried,
+        [node("alpha"), node("gamma")],
+        subcommand="trial",
+        arguments=("--over", "devices,compression", "--steps", "4", "--output", "out"),
+        settings={"reproducible": True},
+        patient_from=10**6,
+        **whole,
+        **SLOW,
+    )
+    try:
+        assert job.wait(500) == 0, job.console
+    finally:
+        job.close()
+    assert "gamma:0 is left out by a trial and leaves" in job.console
+    assert "trial: compression fp16" in job.console
+    states = [sorted({r["state"] for r in each.results()}) for each in (reference, job)]
+    assert states[0] == states[1]
+    assert len(states[0]) == 1
