@@ -243,12 +243,20 @@ class TrainerWithParts(transformers.Trainer):
     ) -> bytes:
         """What this worker's part of the batches gives, for `unpacked`."""
         model = self.accelerator.prepare_model(self.model, evaluation_mode=True)
+        if not self.is_in_train and (half := self._half_precision()):
+            model = model.to(dtype=half)
         found = []
         with evaluating(self.model), self._evaluating_optimizer():
             for _, size, batch in contiguous_batches(loader, shares, rank, whole_batches=True):
                 before_each()
                 found.append(self._predict(model, batch, size, options))
         return packed(found)
+
+    def _half_precision(self) -> torch.dtype | None:
+        """To which transformers converts a model that it evaluates outside of training, for good."""
+        if self.args.fp16_full_eval:
+            return torch.float16
+        return torch.bfloat16 if self.args.bf16_full_eval else None
 
     def _predict(
         self, model: torch.nn.Module, batch: dict[str, Any], size: int, options: PredictionOptions
