@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
-from hetero_hvd.core.queue.device_classes import JobShare
+from hetero_hvd.core.queue.device_classes import ClassTable, JobShare
 from hetero_hvd.core.queue.devices import DeviceCondition
 from hetero_hvd.core.queue.jobs import QueuedJob
 from hetero_hvd.core.queue.queue_plan import in_words, remaining_seconds
@@ -68,25 +69,37 @@ def ending_in_seconds(state: QueueState, job: QueuedJob) -> float:
 
 
 def _left_out(state: QueueState, job: QueuedJob, holders: Mapping[str, QueuedJob] | None) -> str:
-    """The nodes with idle devices that it is not given, as their links are too slow for it."""
+    """The nodes with idle devices that are of no use to it for their links alone."""
     table = state.table
-    share = JobShare(job, table, 0.0, 0.0)
+    share = _share_of(job, table)
     if len(job.devices) >= job.request.most_devices or not any(share.speeds.links):
         return ""
-    for index, number in enumerate(share.current):
-        for _ in range(number):
-            share.give(index, table.kinds[index])
+    unlinked = _share_of(replace(job, request=replace(job.request, bytes_per_unit=0.0)), table)
     held = holders_of(state) if holders is None else holders
     nodes = {
         each.node
         for index, group in enumerate(table.classes)
         if share.speeds.speeds[index] and share.speeds.links[index]
-        if share.rate_with(index, group.kind) <= share.rate
+        if not _is_faster_with(share, index, group.kind)
+        if _is_faster_with(unlinked, index, group.kind)
         for each in group.devices
         if each.device not in held
     }
     names = ", ".join(sorted(nodes))
     return f"; left out, as the link is too slow for it: {names}" if nodes else ""
+
+
+def _share_of(job: QueuedJob, table: ClassTable) -> JobShare:
+    """What it has now."""
+    share = JobShare(job, table, 0.0, 0.0)
+    for index, number in enumerate(share.current):
+        for _ in range(number):
+            share.give(index, table.kinds[index])
+    return share
+
+
+def _is_faster_with(share: JobShare, index: int, kind: str) -> bool:
+    return share.rate_with(index, kind) > share.rate
 
 
 def _shortage(

@@ -128,6 +128,27 @@ def test_a_job_that_measures_a_slow_link_leaves_it(place):
     assert nodes_of(state) == ["a", "b", "s"]
 
 
+# fmt: off
+LEFT_OUT = {
+    "its link is slow": ("s a b", KNOWN, {}, "s"),
+    "it is slow itself, behind a good link": ("s*0.05 a b", [("abs", FAST)], {}, ""),
+    "it is slow itself, behind a slow link": ("s*0.05 a b", KNOWN, {}, ""),
+    "all links are slow": ("s a b", ALL_SLOW, {}, "a b"),
+    "the job has all that it may": ("s a b", KNOWN, TWO, ""),
+}
+"""As `PLACEMENTS`; and what is left out for its link."""
+# fmt: on
+
+
+@pytest.mark.parametrize("case", LEFT_OUT.values(), ids=LEFT_OUT.keys())
+def test_a_link_is_named_as_the_cause_where_it_is_the_cause(place, case):
+    """A device that brings nothing with the best of links is none of its cases."""
+    words, history, fields, expected = case
+    state = place(words, history, HEAVY | fields)
+    _, _, left_out = why(state, "job", 0).partition("; left out, as the link is too slow for it: ")
+    assert left_out.replace(",", "") == expected
+
+
 def test_a_job_that_began_on_a_slow_link_moves_to_a_good_one(place):
     """Either of its nodes may be to blame: one is tried with another as soon as it is time."""
     state = place("s a b", [], TWO)
