@@ -135,6 +135,14 @@ class Fleet:
     async def look(self) -> None:
         """Find those that are silent, and keep what happened; call it every second or so."""
         self._keep(self.health.silent(self._clock()))
+        await self._store_marks()
+
+    async def close(self) -> None:
+        """Keep who has said good-bye, even just now: the next hub is not to warn of it."""
+        self._keep(self.health.silent(self._clock(), self._left))
+        await self._store_marks()
+
+    async def _store_marks(self) -> None:
         marks = list(self._marks)
         if not marks:
             return

@@ -97,6 +97,14 @@ GOODBYES = {
         "hears leaves hears hears", [("warning", "is not heard any more")], False),
     "the hub is started anew later": (
         "hears leaves silent anew", [("info", "has said good-bye")], True),
+    "the hub ends right after it, and is started anew later": (
+        "hears leaves ends anew", [("info", "has said good-bye")], True),
+    "the hub ends right after it, and the node is back with the hub": (
+        "hears leaves ends anew hears",
+        [("info", "has said good-bye"), ("info", "is heard again after 95 s"),
+         ("warning", "is not heard any more")], False),
+    "the hub ends while the node is there": (
+        "hears ends anew", [("warning", "is not heard any more")], False),
 }  # fmt: skip
 
 
@@ -118,6 +126,8 @@ def test_nobody_is_warned_of_a_node_that_has_said_good_bye(opened, clocks, caplo
             silent()
         elif word == "anew":
             fleet = Fleet(store, lambda: clocks.since_boot)
+        elif word == "ends":
+            asyncio.run(fleet.close())
         else:
             {"hears": fleet.heard, "leaves": fleet.left}[word]("a")
     silent()

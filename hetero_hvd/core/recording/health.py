@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 UNHEALTHY_SECONDS = 30.0
@@ -48,12 +48,18 @@ class FleetHealth:
         self._unhealthy.discard(node)
         return HealthChange(node, is_healthy=True, silent_seconds=silent_seconds)
 
-    def silent(self, now_seconds: float) -> list[HealthChange]:
-        """Those that have become unhealthy since the last call."""
+    def silent(self, now_seconds: float, at_once: Container[str] = ()) -> list[HealthChange]:
+        """Those that have become unhealthy since the last call.
+
+        Args:
+            now_seconds: Monotonic.
+            at_once: Those that are it however short their silence is.
+        """
         found = [
             HealthChange(node, is_healthy=False, silent_seconds=now_seconds - at_seconds)
             for node, at_seconds in sorted(self._heard.items())
-            if node not in self._unhealthy and now_seconds - at_seconds > UNHEALTHY_SECONDS
+            if node not in self._unhealthy
+            and (node in at_once or now_seconds - at_seconds > UNHEALTHY_SECONDS)
         ]
         self._unhealthy.update(change.node for change in found)
         return found
