@@ -156,7 +156,7 @@ async def _listen(server: HubServer, options: HubOptions) -> int:
     try:
         return await server.listen(options.address, options.port)
     except OSError as error:
-        setting = setting_at_fault(error)
+        setting = setting_at_fault(error) if options.address else "port"
         where = options.address if setting == "address" else f"port {options.port}"
         hint = PORT_HINTS.get(error.errno or 0, "").format(user="hub")
         words = f"--{setting}: cannot listen at {where}: {error.strerror}{hint}"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.errors import TryAgainError
+from hetero_hvd.hub.service import _listen
 from tests.hub.rig import free_port
 
 NO_HUB = {
@@ -50,3 +56,14 @@ def test_a_hub_that_cannot_listen_ends_with_one_line(tmp_path, monkeypatch, caps
         assert main(["hub", *vector]) == code
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(f"hetero-hvd: {words.format(**ports)}")
+
+
+def test_an_address_that_nobody_gave_is_not_at_fault():
+    """Where listening at all of them fails, as no descriptor is free."""
+
+    async def listen(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    options = SimpleNamespace(address=None, port=9000)
+    with pytest.raises(TryAgainError, match=r"^--port: cannot listen at port 9000: Too many open"):
+        asyncio.run(_listen(SimpleNamespace(listen=listen), options))
