@@ -14,7 +14,8 @@ from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError
 
 MAX_DRAWN_FRAMES = 20_000
-"""Of a recording with more, as of a node for three hours, means of ten seconds are drawn."""
+"""Of a recording with more, means of ten seconds are drawn; so many are five hours and a half of a
+node at a sample per second."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
