@@ -95,6 +95,19 @@ def test_what_is_slow_is_tried_again_and_later_each_time():
     assert book.costs(now + 1e6).by_node["s"] == FAST
 
 
+def test_a_link_that_was_good_for_long_is_tried_again_soon_after_it_was_slow_once():
+    """The long patience is that of what was confirmed, and not of what has come instead."""
+    book, now = LinkBook(), 0.0
+    for _ in range(10):
+        book.note("ab", FAST, MUCH, now)
+        (known,) = book.facts
+        now += known.patience_seconds
+    assert known.patience_seconds == LAST_PATIENCE_SECONDS
+    book.note("ab", SLOW, MUCH, now)
+    assert book.costs(now + 0.9 * FIRST_PATIENCE_SECONDS).by_node == {"b": SLOW}
+    assert book.costs(now + FIRST_PATIENCE_SECONDS).by_node == {}
+
+
 def test_of_several_to_blame_one_after_the_other_is_tried_again():
     """So that the next measurement tells which it is."""
     book = book_of([("as", SLOW)])

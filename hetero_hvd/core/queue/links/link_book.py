@@ -99,7 +99,7 @@ class LinkBook:
             ratio = seconds_per_byte / old.seconds_per_byte
             if not has_lapsed and ratio > 1 and num_bytes < old.num_bytes / CHANGED_RATIO:
                 return False  # more of it is latency
-            if has_lapsed and ratio > 1 / CHANGED_RATIO:
+            if has_lapsed and 1 / CHANGED_RATIO < ratio < CHANGED_RATIO:
                 patience = min(2 * old.patience_seconds, LAST_PATIENCE_SECONDS)
                 new = replace(new, patience_seconds=patience)
             elif 1 / SAME_RATIO < ratio < SAME_RATIO:
