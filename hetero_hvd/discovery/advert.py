@@ -69,6 +69,9 @@ OF_HUB = AdvertKind("_hetero-hvd-hub._tcp.local.", b"hetero_hvd hub advert 1")
 
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
+MAX_UPTIME_SECONDS = 1e10
+"""Of a machine: three hundred years."""
+
 
 class Advert(msgspec.Struct, frozen=True, kw_only=True):
     """A node in its own words.
@@ -110,7 +113,7 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True):
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     leaves: bool = False
     exporter: Literal["", "http", "https"] = ""
-    started_at_seconds: float = 0.0
+    started_at_seconds: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_UPTIME_SECONDS)] = 0.0
 
 
 _decoder = msgspec.msgpack.Decoder(Advert)

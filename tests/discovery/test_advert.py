@@ -67,6 +67,8 @@ def test_a_genuine_advert_comes_through_whole():
         (make(issued_at_seconds=NOW - adverts.LIFETIME_SECONDS - 1), "stale"),
         (make(issued_at_seconds=NOW + adverts.MAX_SKEW_SECONDS + 1), "stale"),
         (make(issued_at_seconds=float("nan")), "stale"),
+        (make(started_at_seconds=float("inf")), "of another version"),
+        (make(started_at_seconds=float("nan")), "of another version"),
     ],
 )
 def test_even_a_holder_of_the_key_is_not_believed_everything(advert, verdict):

@@ -253,7 +253,7 @@ class TrainerWithParts(transformers.Trainer):
         return packed(found)
 
     def _half_precision(self) -> torch.dtype | None:
-        """To which transformers converts a model that it evaluates outside of training, for good."""
+        """To which transformers converts, for good, a model evaluated outside of training."""
         if self.args.fp16_full_eval:
             return torch.float16
         return torch.bfloat16 if self.args.bf16_full_eval else None

@@ -114,13 +114,15 @@ class LinkBook:
     def costs(self, now_seconds: float) -> LinkCosts:
         """What the links cost, by what counts now."""
         least = self._least()
-        by_node: dict[str, float] = {}
-        lapses = math.inf
-        for node, seconds in least.items():
-            until = self._counts_until(node, least)
-            if now_seconds < until:
-                by_node[node] = _rounded(seconds)
-                lapses = min(lapses, until)
+        until: dict[str, float] = {}
+        for each in self._sets.values():
+            to_blame = [name for name in each.nodes if least[name] == each.seconds_per_byte]
+            for place, node in enumerate(to_blame, 1):  # it is tried again, one after the other
+                end = each.at_seconds + each.patience_seconds * place / len(to_blame)
+                until[node] = max(until.get(node, end), end)
+        counted = {node: end for node, end in until.items() if now_seconds < end}
+        by_node = {node: _rounded(least[node]) for node in counted}
+        lapses = min(counted.values(), default=math.inf)
         is_known = len(by_node) >= FEWEST_NODES
         usual = _rounded(median(by_node.values())) if is_known else 0.0
         return LinkCosts(by_node, usual, lapses)
@@ -132,19 +134,6 @@ class LinkBook:
             for node in each.nodes:
                 least[node] = min(least.get(node, math.inf), each.seconds_per_byte)
         return least
-
-    def _counts_until(self, node: str, least: Mapping[str, float]) -> float:
-        """When a node's link counts as not measured again.
-
-        Of several in a set that may be to blame it is one after the other.
-        """
-        found = -math.inf
-        for each in self._sets.values():
-            if node in each.nodes and each.seconds_per_byte == least[node]:
-                to_blame = [name for name in each.nodes if least[name] >= each.seconds_per_byte]
-                part = (to_blame.index(node) + 1) / len(to_blame)
-                found = max(found, each.at_seconds + each.patience_seconds * part)
-        return found
 
     def _forget_what_contradicts(self, new: MeasuredSet) -> None:
         """Forget what cannot be any more, as this has been measured."""
