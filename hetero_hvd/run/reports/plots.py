@@ -10,7 +10,8 @@ from statistics import median
 from typing import Any
 
 from hetero_hvd.core.recording.device_figures import GAP_INTERVALS
-from hetero_hvd.errors import JobError
+from hetero_hvd.core.recording.sessions import MAX_EVERY_SECONDS
+from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.run.recordings.folder import RecordingFacts
 from hetero_hvd.run.records.samples import THE_NODE
 from hetero_hvd.run.reports.series import ReportContent
@@ -145,7 +146,8 @@ def _with_gaps(
 ) -> Iterator[tuple[float, float]]:
     """The points, and between two that are too far apart one that is none."""
     steps = [later[0] - earlier[0] for earlier, later in pairwise(points)]
-    longest = GAP_INTERVALS * max(every_seconds, median(steps or [0.0]))
+    usual = min(MAX_EVERY_SECONDS, max(every_seconds, median(steps or [0.0])))
+    longest = GAP_INTERVALS * usual
     for (at, value), step in zip(points, (0.0, *steps), strict=True):
         if step > longest:
             yield at, math.nan
@@ -186,10 +188,14 @@ def _axes(number: int, path: Path) -> Any:  # noqa: ANN401 - matplotlib's Figure
 def _save(figure: Any, path: Path) -> None:  # noqa: ANN401 - matplotlib's Figure
     from matplotlib import rc_context  # noqa: PLC0415 - as above
 
+    if not path.suffix:  # matplotlib would write another file, with a suffix of its own
+        raise JobError(f"{path}: what kind of file is it? Its name must end in .png, .pdf or .svg")
     try:
         with rc_context({"pdf.fonttype": TRUETYPE}):
             figure.savefig(path)
-    except (OSError, ValueError) as error:  # ValueError: it does not know the suffix
+    except OSError as error:
+        raise job_error(f"{path}: cannot be written: {error.strerror or error}", error) from error
+    except ValueError as error:  # it does not know the suffix
         raise JobError(f"{path}: {error}") from error
 
 

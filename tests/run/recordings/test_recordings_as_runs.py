@@ -182,6 +182,48 @@ def test_a_plot_has_a_point_for_each_sample(recording, monkeypatch, capsys, case
     assert [np.count_nonzero(np.isnan(lines[f"{name} GPU 0"])) for name in "ab"] == [0, 1]
 
 
+GAPS = {
+    "one sample": ([0], 0),
+    "two, an hour apart": ([0, 3600], 1),
+    "one, and an hour later two": ([0, 3600, 3601], 1),
+    "each an hour after the other": ([0, 3600, 7200], 2),
+    "the longest rate": (list(range(0, 600, 60)), 0),
+    "one is missing": ([0, 1, 3, 4], 0),
+    "two are missing": ([0, 1, 4, 5], 1),
+}
+
+
+@pytest.mark.parametrize("case", GAPS)
+def test_no_line_is_drawn_through_what_is_not_known(case):
+    """However few samples there are: none is longer than the longest rate allows."""
+    times, num_gaps = GAPS[case]
+    drawn = list(plots._with_gaps([(float(at), 1.0) for at in times], 1.0))
+    assert [at for at, value in drawn if math.isfinite(value)] == times
+    assert sum(math.isnan(value) for _, value in drawn) == num_gaps
+
+
+PLACES = {
+    "a folder": (".", "must end in .png, .pdf or .svg"),
+    "no suffix": ("plot", "must end in .png, .pdf or .svg"),
+    "an unknown suffix": ("plot.xyz", "Format 'xyz' is not supported"),
+    "no such folder": ("none/plot.png", "cannot be written: No such file or directory"),
+    "a folder that looks like a plot": ("folder.png", "cannot be written: Is a directory"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_plot_that_cannot_be_written_is_told(recording, capsys, tmp_path, place):
+    """And none is written anywhere else, such as with another suffix than was given."""
+    name, words = PLACES[place]
+    (tmp_path / "in" / "folder.png").mkdir(parents=True)
+    path = tmp_path / "in" / name
+    assert main(["report", str(recording), "--plot", str(path)]) == 2
+    assert f"{path}: " in (told := capsys.readouterr().err)
+    assert words in told
+    assert {each.name for each in tmp_path.iterdir()} == {recording.name, "in"}
+    assert [each.name for each in (tmp_path / "in").iterdir()] == ["folder.png"]
+
+
 DRAWN = {"GPUs": (True, ["use ratio", "power watts"]), "nothing": (False, ["use ratio"])}
 
 
