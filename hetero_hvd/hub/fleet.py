@@ -89,8 +89,9 @@ class Fleet:
         return [each for each in self._sessions.values() if each.until_microseconds is None]
 
     def lost_nodes(self) -> list[str]:
-        """Nodes whose agents are not heard any more."""
-        return [node for node in self._store.nodes() if not self.health.is_healthy(node)]
+        """Nodes whose agents are not heard any more, and not just started anew."""
+        now = self._clock()
+        return [node for node in self._store.nodes() if self.health.is_silent(node, now)]
 
     def note(self, session: str, words: str) -> None:
         """Have people know something of a session."""
@@ -110,8 +111,10 @@ class Fleet:
         self._left.discard(node)
 
     def left(self, node: str) -> None:
-        """A node has said good-bye: nobody is warned of its silence from now on."""
+        """A node has said good-bye: it is not there from now on, of which nobody is warned."""
         self._left.add(node)
+        if change := self.health.left(node, self._clock()):
+            self._keep([change])
 
     def has_left(self, node: str) -> bool:
         """Whether it is not heard because it has said good-bye."""
@@ -135,14 +138,6 @@ class Fleet:
     async def look(self) -> None:
         """Find those that are silent, and keep what happened; call it every second or so."""
         self._keep(self.health.silent(self._clock()))
-        await self._store_marks()
-
-    async def close(self) -> None:
-        """Keep who has said good-bye, even just now: the next hub is not to warn of it."""
-        self._keep(self.health.silent(self._clock(), self._left))
-        await self._store_marks()
-
-    async def _store_marks(self) -> None:
         marks = list(self._marks)
         if not marks:
             return

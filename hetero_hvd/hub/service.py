@@ -112,7 +112,7 @@ async def serve_cluster(options: HubOptions) -> None:
         # Whoever writes in the store ends before it goes.
         opened.push_async_callback(loop.shutdown_default_executor)
         fleet = Fleet(store, time.monotonic)
-        opened.push_async_callback(fleet.close)
+        opened.push_async_callback(fleet.look)
         announced = AnnouncedNodes(
             options.key, store.index.identity, options.address, options.listen
         )

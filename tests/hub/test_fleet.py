@@ -83,18 +83,38 @@ def test_those_that_go_on_are_known(opened):
     assert {each.name for each in Fleet(opened(), lambda: 0.0).going_on} == {"one", "other"}
 
 
+def test_an_agent_that_is_started_anew_costs_no_job_its_devices(opened, clocks):
+    """The queue takes a node for lost once it is silent for long, whatever its agent has said."""
+    store = opened()
+    store.commit([batch(1, 5)])
+    fleet = Fleet(store, lambda: clocks.since_boot)
+    fleet.heard("a")
+    fleet.left("a")
+    assert (fleet.has_left("a"), fleet.lost_nodes()) == (True, [])
+    clocks.since_boot += SILENT
+    assert fleet.lost_nodes() == ["a"]
+    fleet.heard("a")
+    assert fleet.lost_nodes() == []
+
+
 SILENT = 31.0
 GOODBYES = {
     "no good-bye": ("hears", [("warning", "is not heard any more")], False),
     "a good-bye": ("hears leaves", [("info", "has said good-bye")], True),
     "a good-bye, and it is back at once": (
-        "hears leaves hears", [("warning", "is not heard any more")], False),
+        "hears leaves hears",
+        [("info", "has said good-bye"), ("info", "is heard again after 0 s"),
+         ("warning", "is not heard any more")], False),
     "a good-bye, and it is back later": (
         "hears leaves silent hears",
         [("info", "has said good-bye"), ("info", "is heard again after 31 s"),
          ("warning", "is not heard any more")], False),
     "a good-bye of one of two agents of a name": (
-        "hears leaves hears hears", [("warning", "is not heard any more")], False),
+        "hears leaves hears hears",
+        [("info", "has said good-bye"), ("info", "is heard again after 0 s"),
+         ("warning", "is not heard any more")], False),
+    "the hub is started anew at once": (
+        "hears leaves look anew", [("info", "has said good-bye")], True),
     "the hub is started anew later": (
         "hears leaves silent anew", [("info", "has said good-bye")], True),
     "the hub ends right after it, and is started anew later": (
@@ -126,8 +146,8 @@ def test_nobody_is_warned_of_a_node_that_has_said_good_bye(opened, clocks, caplo
             silent()
         elif word == "anew":
             fleet = Fleet(store, lambda: clocks.since_boot)
-        elif word == "ends":
-            asyncio.run(fleet.close())
+        elif word in {"look", "ends"}:  # as a hub does each second, and as it ends
+            asyncio.run(fleet.look())
         else:
             {"hears": fleet.heard, "leaves": fleet.left}[word]("a")
     silent()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 UNHEALTHY_SECONDS = 30.0
@@ -48,21 +48,28 @@ class FleetHealth:
         self._unhealthy.discard(node)
         return HealthChange(node, is_healthy=True, silent_seconds=silent_seconds)
 
-    def silent(self, now_seconds: float, at_once: Container[str] = ()) -> list[HealthChange]:
-        """Those that have become unhealthy since the last call.
+    def left(self, node: str, now_seconds: float) -> HealthChange | None:
+        """A node has said good-bye; says so where it was heard until now."""
+        if not self.is_healthy(node):
+            return None
+        self._unhealthy.add(node)
+        silent_seconds = now_seconds - self._heard[node]
+        return HealthChange(node, is_healthy=False, silent_seconds=silent_seconds)
 
-        Args:
-            now_seconds: Monotonic.
-            at_once: Those that are it however short their silence is.
-        """
+    def silent(self, now_seconds: float) -> list[HealthChange]:
+        """Those that have become unhealthy since the last call."""
         found = [
             HealthChange(node, is_healthy=False, silent_seconds=now_seconds - at_seconds)
             for node, at_seconds in sorted(self._heard.items())
-            if node not in self._unhealthy
-            and (node in at_once or now_seconds - at_seconds > UNHEALTHY_SECONDS)
+            if node not in self._unhealthy and now_seconds - at_seconds > UNHEALTHY_SECONDS
         ]
         self._unhealthy.update(change.node for change in found)
         return found
+
+    def is_silent(self, node: str, now_seconds: float) -> bool:
+        """Whether it was not heard for long: its agent is not just being started anew."""
+        at_seconds = self._heard.get(node)
+        return at_seconds is None or now_seconds - at_seconds > UNHEALTHY_SECONDS
 
     def is_healthy(self, node: str) -> bool:
         """Whether it was heard of lately."""
