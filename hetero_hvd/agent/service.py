@@ -36,7 +36,7 @@ from hetero_hvd.discovery.machine import (
 from hetero_hvd.discovery.multicast import AdvertPublisher, packet_of
 from hetero_hvd.discovery.unicast import AnnounceTarget, UnicastSender
 from hetero_hvd.errors import DiscoveryError, job_error
-from hetero_hvd.probes.kernel.boot_clock import boot_seconds
+from hetero_hvd.probes.kernel.boot_clock import boot_id, boot_seconds
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.probes.machine.hardware import allowed_cores, gpus
 from hetero_hvd.probes.sampling.local_samples import NewestSamples, Told, follow_samples
@@ -291,7 +291,7 @@ class Announcer:
         self._options = options
         self._port = port
         self._instance = secrets.token_bytes(8)
-        self._started_at_seconds = boot_seconds()
+        self._started_at_seconds = boot_seconds() if boot_id() else 0.0
         self._voice = AdvertPublisher(options.name, port)
         self._senders = [UnicastSender(target) for target in options.announce_to]
         self._driver = None if options.driver_file is None else DriverFile(options.driver_file)

@@ -96,7 +96,8 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True):
         leaves: It says good-bye.
         exporter: How Prometheus may ask its agent; empty if it may not.
         started_at_seconds: When the agent began to be this node, by the machine's clock since its
-            boot, which nobody sets; 0: an earlier version, which does not tell.
+            boot, which nobody sets; 0: it does not tell, as an earlier version or as one whose
+            kernel tells no boot from another.
     """
 
     name: Annotated[str, msgspec.Meta(max_length=64)]

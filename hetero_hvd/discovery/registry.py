@@ -34,10 +34,9 @@ class CountingAgent:
     def after(self, advert: Advert) -> CountingAgent | None:
         """Which one counts once an advert came; None: still this one, of which that is not.
 
-        Agents tell when they were started. Where one does not, as it is of an earlier version, or
-        both say the same, the one that is heard of first later counts as started later; and so does
-        one of a machine that was booted since. A good-bye is that of its own agent only: it lets
-        any other one count.
+        Agents tell when they were started. Where one does not, or both say the same, the one that
+        is heard of first later counts as started later; and so does one of a machine that was
+        booted since. A good-bye is that of its own agent only: it lets any other one count.
 
         Args:
             advert: Genuine and new, of the identity.

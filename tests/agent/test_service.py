@@ -15,6 +15,7 @@ import urllib.request
 
 import pytest
 
+from hetero_hvd.agent import service
 from hetero_hvd.agent.figures import own_figures
 from hetero_hvd.agent.service import (
     GOODBYE_SECONDS,
@@ -270,6 +271,18 @@ def test_whatever_names_the_gpus_the_advert_is_believed(case):
     found = Verifier(KEY).check(as_text(asyncio.run(act())), now_seconds=time.time())
     assert isinstance(found, Advert), found
     assert 1 <= found.slots <= 1024
+
+
+@pytest.mark.parametrize(("boot", "is_told"), [("b-1", True), ("", False)])
+def test_an_agent_tells_when_it_was_started_where_boots_are_told_apart(monkeypatch, boot, is_told):
+    """Else a machine has one identity before and after a boot, and its clock begins at 0 again."""
+    monkeypatch.setattr(service, "boot_id", lambda: boot)
+    options = AgentOptions(
+        key=KEY, name="a", slots=1, address="10.0.0.1", port=1, token=None, tls=None, version="1"
+    )
+    signed = Announcer(options, 9388, 1, "summary")._signed(("10.0.0.1",), leaves=False)
+    found = Verifier(KEY).check(as_text(signed), now_seconds=time.time())
+    assert (found.started_at_seconds > 0.0) == is_told
 
 
 @pytest.mark.process
