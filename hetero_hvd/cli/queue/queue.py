@@ -12,7 +12,7 @@ from hetero_hvd.cli.queue.submit import add_socket, numbers_of
 from hetero_hvd.cli.record.times import positive
 from hetero_hvd.cli.table import print_table
 from hetero_hvd.core.printable import printable
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import TryAgainError, UserError
 
 HELP = """\
 Jobs that were given to the queue by hetero-hvd submit.
@@ -29,6 +29,7 @@ Only who has submitted a job, and operators, may do the last five."""
 USAGE = "hetero-hvd queue [ACTION JOB] [options]"
 ACTIONS = ("list", "why", "logs", "cancel", "hold", "release", "move")
 FOLLOW_SECONDS = 0.3
+AWAY_SECONDS = 1.0
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -119,14 +120,26 @@ def _list(arguments: argparse.Namespace) -> int:
         headings = ["job", "user", "pool", "priority", "script", ""]
         print_table(headings, rows, ends_in_sentences=True)
     busy = sum(each["job"] is not None for each in found["devices"])
-    show(f"{len(rows)} jobs; {busy} of {len(found['devices'])} devices are in use")
+    jobs = "1 job" if len(rows) == 1 else f"{len(rows)} jobs"
+    show(f"{jobs}; {busy} of {len(found['devices'])} devices are in use")
     return 0
 
 
 def _logs(arguments: argparse.Namespace, job: int) -> int:
     begin = 0
+    is_away: bool | None = None  # None: it has not answered yet
     while True:
-        part = _ordered(arguments, "logs", job=job, begin=begin)
+        try:
+            part = _ordered(arguments, "logs", job=job, begin=begin)
+        except TryAgainError as error:
+            if arguments.follow is None or is_away is None:
+                raise
+            if not is_away:  # the job goes on without a hub, and the next one tells the rest
+                print(f"hetero-hvd: {error}; looking again", file=sys.stderr, flush=True)
+            is_away = True
+            time.sleep(AWAY_SECONDS)
+            continue
+        is_away = False
         for line in part["text"].splitlines(keepends=True):
             sys.stdout.write(
                 printable(line.rstrip("\n"), keeps_colours=True) + "\n" * line.endswith("\n")

@@ -255,7 +255,7 @@ class QueueState:
         pools = {each.pool for each in self.devices.values()} | self.pools.keys()
         if request.pool not in pools:
             known = ", ".join(sorted(pools))
-            raise UserError(f"job {request.job!r}: no pool {request.pool!r}; there are {known}")
+            raise UserError(f"no pool {request.pool!r}; there are {known}")
         for name in request.after:
             if name not in self.jobs and name not in self.ended:
                 raise UserError(f"job {request.job!r}: it is to follow {name!r}, which is unknown")

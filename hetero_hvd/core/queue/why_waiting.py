@@ -135,9 +135,16 @@ def _shortage(
         return f"{array} elements of {request.array} run, as many as may at a time"
     ends = (ending_in_seconds(state, held[device]) for device in able & held.keys())
     due = job.waiting_since_seconds + state.settings.wait_limit_seconds - now_seconds
-    wait = min(min(ends, default=math.inf), max(0.0, due))
-    about = f"; about {in_words(wait)}" if math.isfinite(wait) else ""
-    return f"{request.pool} has {num_free} of {_counted(len(able))} free{about}"
+    until = _until(min(ends, default=math.inf), due)
+    return f"{request.pool} has {num_free} of {_counted(len(able))} free{until}"
+
+
+def _until(end_seconds: float, due_seconds: float) -> str:
+    """About when a device is free; where that is not known, when the job comes first."""
+    if end_seconds <= max(0.0, due_seconds):
+        return f"; about {in_words(end_seconds)}" if math.isfinite(end_seconds) else ""
+    in_time = f" in {in_words(due_seconds)}, if none is free before" if due_seconds > 0 else ""
+    return f"; it comes first{in_time}"
 
 
 def _counted(number: int) -> str:

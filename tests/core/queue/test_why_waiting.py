@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
 from hetero_hvd.core.queue.devices import DevicePool
 from hetero_hvd.core.queue.needs import DeviceNeed
 from hetero_hvd.core.queue.queue_events import (
@@ -71,3 +75,23 @@ def test_a_full_array_says_so(device, request_of):
         state.handle(JobSubmitted(request), 0)
     decide(state, 0)
     assert why(state, "b", 0) == "b waits: 1 elements of sweep run, as many as may at a time"
+
+
+WAITS = {
+    "a moment": (0, "a has 0 of 1 device free; it comes first in 24 h, if none is free before"),
+    "half a day": (
+        43200,
+        "a has 0 of 1 device free; it comes first in 12 h, if none is free before",
+    ),
+    "a day": (86400, "a has 0 of 1 device free; it comes first"),
+}
+
+
+@pytest.mark.parametrize(("at", "words"), WAITS.values(), ids=WAITS)
+def test_nobody_knows_how_long_the_others_take(device, request_of, at, words):
+    """How long it waits at most is not told as how long it waits."""
+    state = QueueState([device("t4", pool="a")])
+    for name in "nw":
+        state.handle(JobSubmitted(request_of(name, pool="a", work=math.nan)), 0)
+    decide(state, 0)
+    assert why(state, "w", at) == f"w waits: {words}"

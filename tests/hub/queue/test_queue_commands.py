@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from hetero_hvd.cli import main
+from hetero_hvd.cli.queue import queue
+from hetero_hvd.errors import TryAgainError
 from hetero_hvd.probes.kernel.device_lease import take_lease
 from tests.hub.queue.queue_rig import until
 from tests.kit.checkout import variables
@@ -77,3 +80,38 @@ def test_commands_and_arrays(hub):
         said = submitted(hub, *words, "--", "sh")
         assert said.startswith(line)
         assert said.count("\n") == 1
+
+
+AWAY = TryAgainError("no queue answers")
+LOG = "one\ntwo\n"
+FOLLOWED = {
+    "a hub that comes back": (["-f", "1"], [4, AWAY, AWAY, 8, 8], 0, LOG, 1),
+    "a hub that goes twice": (["-f", "1"], [4, AWAY, 8, AWAY, 8], 0, LOG, 2),
+    "a job that has printed nothing": (["-f", "1"], [0, AWAY, 8, 8], 0, LOG, 1),
+    "a hub that was never there": (["-f", "1"], [AWAY], 75, "", 1),
+    "nobody follows": (["1"], [4, AWAY], 75, "one\n", 1),
+}
+"""Arguments; how much of the log there is each time that the queue is asked; what comes of it."""
+
+
+@pytest.mark.parametrize("case", FOLLOWED)
+def test_who_follows_a_log_waits_for_the_next_hub(monkeypatch, capfd, case):
+    """What was printed is not printed again; that the hub is away is told once."""
+    words, answers, code, output, num_told = FOLLOWED[case]
+    asked = iter(answers)
+    left = len(answers)
+
+    def ordered(*_, begin, **__):
+        nonlocal left
+        left -= 1
+        if (end := next(asked)) is AWAY:
+            raise AWAY
+        return {"text": LOG[begin:end], "next": end, "is_over": not left}
+
+    monkeypatch.setattr(queue, "_ordered", ordered)
+    for seconds in ("AWAY_SECONDS", "FOLLOW_SECONDS"):
+        monkeypatch.setattr(queue, seconds, 0.001)
+    assert main(["queue", "logs", *words]) == code
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err.count("no queue answers")) == (output, num_told)
+    assert not left

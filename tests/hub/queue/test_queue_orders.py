@@ -120,7 +120,7 @@ REFUSED = {
     "no job": (QueueOrder(name="hold"), b"", "hold: say which job, by its number"),
     "an unknown job": (QueueOrder(name="hold", job=7), b"", "job 7: there is none of that number"),
     "another tree": (submission(packed(train="")), b"x", "submit: the working tree is not what"),
-    "an unknown pool": (submission(b"", pool="prod"), b"", "job '1': no pool 'prod'; there are"),
+    "an unknown pool": (submission(b"", pool="prod"), b"", "no pool 'prod'; there are"),
     "an unknown need": (submission(b"", needs=["fast"]), b"", "needs: found 'fast', must be a "),
     "too few": (submission(b"", min_devices=2), b"", "job 1: max_devices must be at least min_"),
     "an unknown job before": (submission(b"", after=[9]), b"", "job '1': it is to follow '9'"),
