@@ -174,6 +174,11 @@ class HubSender:
     def close(self) -> None:
         """Leave what was not sent to the next agent."""
         self.spool.close()
+        if self._trouble:
+            logger.warning(
+                "no hub has the newest samples: they wait on this node's disk for the next agent "
+                "with this --spool"
+            )
 
     async def _try(self) -> str:
         """One connection, as long as it lasts; gives why it ended."""

@@ -58,3 +58,4 @@ def test_who_finds_no_hub_looks_again(tmp_path, monkeypatch, caplog, find):
 
     assert asyncio.run(act())
     assert caplog.text.count("no hub takes samples") == 1
+    assert caplog.text.count("no hub has the newest samples") == 1

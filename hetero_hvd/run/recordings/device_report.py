@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from hetero_hvd.core.recording.device_figures import (
@@ -44,7 +45,8 @@ def in_words(facts: RecordingFacts, summaries: Sequence[DeviceSummary]) -> Itera
             part = f"in {found.cycle.window_ratio:.0%} of {found.cycle.num_windows} windows"
             yield f"  works in cycles of {found.cycle.seconds:.3g} s, {part}"
     for mark in facts.marks:
-        yield f"{mark.node}: {mark.words} (at {mark.at_unix_seconds:.0f})"
+        at = datetime.fromtimestamp(mark.at_unix_seconds)  # noqa: DTZ006 - for people here
+        yield f"{at:%Y-%m-%d %H:%M:%S}  {mark.node}: {mark.words}"
 
 
 def _times(found: DeviceSummary) -> Iterator[str]:

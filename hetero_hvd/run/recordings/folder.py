@@ -235,8 +235,9 @@ def _write_catalogue_events(
     folder: Path, name: str, facts: RecordingFacts, nodes: Sequence[str]
 ) -> None:
     seconds = facts.until_unix_seconds - facts.from_unix_seconds
+    counted = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
     words = (
-        f"a recording of {len(nodes)} nodes for {seconds:.0f} s, {facts.num_frames} samples and "
+        f"a recording of {counted} for {seconds:.0f} s, {facts.num_frames} samples and "
         f"{facts.num_missing} missing: nothing was trained"
     )
     finding = Finding(kind="compute", is_complete=True, words=words)

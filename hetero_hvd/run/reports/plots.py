@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -92,8 +93,8 @@ def draw_recording(facts: RecordingFacts, rows: Iterable[dict[str, Any]], path: 
 
     Args:
         facts: Of the recording.
-        rows: Of its samples, each by itself or the means of some, with the columns `PLOTTED`; those
-            of a node in the order of time.
+        rows: Of its samples, each by itself or the means of some, with the columns `PLOTTED`, in
+            any order.
         path: As in `draw`.
 
     Raises:
@@ -133,7 +134,7 @@ def _lines(
             lines[name].setdefault(device, []).append(point)
     return {
         name: {
-            device: list(_with_gaps(points, facts.every_seconds))
+            device: list(_with_gaps(sorted(points, key=itemgetter(0)), facts.every_seconds))
             for device, points in of_devices.items()
             if any(math.isfinite(value) for _, value in points)
         }

@@ -224,6 +224,20 @@ def test_a_plot_that_cannot_be_written_is_told(recording, capsys, tmp_path, plac
     assert [each.name for each in (tmp_path / "in").iterdir()] == ["folder.png"]
 
 
+def test_a_plot_of_two_agents_of_one_name_is_in_the_order_of_time(tmp_path, monkeypatch):
+    """Frames come life by life of an agent; two that overlap are one line."""
+    session = RecordingSession(name="night", from_microseconds=BEGIN * SECOND)
+    found = list(frames())
+    told = [*found[::2], *found[1::2]]
+    write_recording(tmp_path / "night", session, told, until_microseconds=(BEGIN + 100) * SECOND)
+    drawn = []
+    monkeypatch.setattr(plots, "_save", lambda figure, _: drawn.append(figure))
+    assert main(["report", str(tmp_path / "night"), "--plot", str(tmp_path / "plot.png")]) == 0
+    (line,) = (line for line in drawn[0].axes[0].lines if line.get_label() == "a GPU 0")
+    assert np.all(np.diff(line.get_xdata()) > 0)
+    assert len(line.get_xdata()) == 100
+
+
 DRAWN = {"GPUs": (True, ["use ratio", "power watts"]), "nothing": (False, ["use ratio"])}
 
 
