@@ -336,10 +336,9 @@ class JobConfig:
 
     def _relations_of_discovery(self) -> Iterator[tuple[str, str]]:
         if self.discover and self.cluster_key_file is None:
-            yield (
-                "cluster_key_file",
-                "found none, must be given with discover, as hetero-hvd key makes one",
-            )
+            sources = "nodes.yaml, HETERO_HVD_CLUSTER_KEY_FILE or run's flag"
+            words = f"must be given with discover, by {sources}; hetero-hvd key makes one"
+            yield "cluster_key_file", f"found none, {words}"
         if self.listen and not self.discover:
             yield "listen", f"found {self.listen}, must be 0 without discover"
         if self.listen == MULTICAST_PORT:

@@ -142,7 +142,8 @@ class NodeRegistry:
 
 def in_conflict(advert: Advert) -> str:
     """Why an advert is not used, where another agent of its identity counts."""
-    return f"another agent has the identity of the machine of {advert.name}"
+    named = f"the identity of the machine of {advert.name}"
+    return f"another agent has {named} and counts, as it was started later: a machine is one node"
 
 
 def _collide(there: Advert, advert: Advert) -> bool:
