@@ -122,7 +122,12 @@ class ClassTable:
         self._speeds.pop(job, None)
 
     def _speeds_for(self, request: JobRequest) -> ClassSpeeds:
-        rates = [self._rate(request, group) for group in self.classes]
+        known = request.expected_rates
+        usual = self._scale(known)
+        rates = [
+            known.get(group.kind, group.relative_speed * usual) * self._may_use(request, group)
+            for group in self.classes
+        ]
         best = max(rates, default=0.0)
         scale = 1.0 / best if best else 0.0
         return ClassSpeeds(
@@ -138,30 +143,27 @@ class ClassTable:
     def _lends(self, pool: str) -> bool:
         return pool not in self._pools or self._pools[pool].lends
 
-    def _rate(self, request: JobRequest, group: DeviceClass) -> float:
-        """Of one device, in the job's units per second; 0: it may not be used.
+    def _may_use(self, request: JobRequest, group: DeviceClass) -> bool:
+        """Whether a job may have devices of a class.
 
         What cannot shrink uses its own pool only, and no guest: it could not be taken back.
         """
         if group.pool != request.pool and not (request.is_shrinkable and self._lends(group.pool)):
-            return 0.0
+            return False
         if group.is_guest and not request.is_shrinkable:
-            return 0.0
-        for need in request.needs:
-            if not need.is_met_by(
-                memory_bytes=group.memory_bytes, kind=group.kind, node=group.devices[0].node
-            ):
-                return 0.0
-        if group.kind in request.rates:
-            return request.rates[group.kind]
-        return group.relative_speed * self._scale(request)
+            return False
+        node = group.devices[0].node
+        return all(
+            need.is_met_by(memory_bytes=group.memory_bytes, kind=group.kind, node=node)
+            for need in request.needs
+        )
 
-    def _scale(self, request: JobRequest) -> float:
+    def _scale(self, known: Mapping[str, float]) -> float:
         """Units per second of a device of relative speed 1, from the kinds that are measured."""
         ratios = [
-            request.rates[group.kind] / group.relative_speed
+            known[group.kind] / group.relative_speed
             for group in self.classes
-            if request.rates.get(group.kind, 0.0) > 0
+            if known.get(group.kind, 0.0) > 0
         ]
         return sum(ratios) / len(ratios) if ratios else 1.0
 

@@ -21,7 +21,7 @@ JobPhase = Literal["waiting", "running", "ended"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRequest:
-    """What was submitted; it never changes, but for the pool and priority by `queue move`.
+    """What was submitted, which never changes, but for `queue move`; and what was measured of it.
 
     Attributes:
         job: Its name, unique in the queue.
@@ -35,7 +35,13 @@ class JobRequest:
             (a notebook, say) is started on `min_devices` and keeps them until it ends.
         work: All of it, in any unit (samples, steps); NaN: not known.
         rates: Kind of device to what one of them does alone, units of work per second; measured
-            for this model. Where a kind is missing its relative speed is taken.
+            by this job.
+        script: Tells a script of its user from others; empty: not known. What was measured of the
+            model that it trained last is what a job begins with.
+        model: Class and digest, as in `WorkersJoined`; as long as the job has not told it, that of
+            the script's last job; empty: not known.
+        model_rates: As `rates`, but measured by earlier jobs of the model. They may have had other
+            inputs, so it is the ratios that count, see `expected_rates`.
         communication_seconds: Kind of device to what a unit of work costs more for each doubling
             of the number of devices; of links as slow as those of that kind. Missing: 0.
         bytes_per_unit: What a unit of work reduces between the devices, bytes; 0: not known. What
@@ -61,6 +67,9 @@ class JobRequest:
     is_shrinkable: bool = True
     work: float = math.nan
     rates: Mapping[str, float] = field(default_factory=dict)
+    script: str = ""
+    model: str = ""
+    model_rates: Mapping[str, float] = field(default_factory=dict)
     communication_seconds: Mapping[str, float] = field(default_factory=dict)
     bytes_per_unit: float = 0.0
     hidden_ratio: float = 0.0
@@ -101,6 +110,17 @@ class JobRequest:
         for words, holds in checks.items():
             if not holds:
                 raise UserError(f"job {self.job}: {words}")
+
+    @property
+    def expected_rates(self) -> Mapping[str, float]:
+        """Kind of device to its rate, of those that were measured by this job or for its model."""
+        ratios = [
+            self.rates[kind] / rate
+            for kind, rate in self.model_rates.items()
+            if rate > 0 and self.rates.get(kind, 0.0) > 0
+        ]
+        scale = sum(ratios) / len(ratios) if ratios else 1.0
+        return {kind: rate * scale for kind, rate in self.model_rates.items()} | dict(self.rates)
 
     @property
     def most_devices(self) -> int:

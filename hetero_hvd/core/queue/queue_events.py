@@ -32,6 +32,18 @@ class JobProgressed:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelTold:
+    """A running job has told what it trains.
+
+    Attributes:
+        model: See `JobRequest`; not empty.
+    """
+
+    job: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobMeasured:
     """It is known now how much work a job has, or how fast devices are for it.
 
@@ -155,6 +167,7 @@ class PoolsChanged:
 QueueEvent = (
     JobSubmitted
     | JobProgressed
+    | ModelTold
     | JobMeasured
     | LinksMeasured
     | JobIdled

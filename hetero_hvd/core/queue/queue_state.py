@@ -13,6 +13,7 @@ from hetero_hvd.core.queue.fair_share import FairShare, ShareFacts
 from hetero_hvd.core.queue.healing import CAUSE_IN_WORDS, FailureCause, retry_after_seconds
 from hetero_hvd.core.queue.jobs import QueuedJob
 from hetero_hvd.core.queue.links.link_book import LinkBook, MeasuredSet
+from hetero_hvd.core.queue.model_book import MeasuredModel, ModelBook
 from hetero_hvd.core.queue.queue_events import (
     DeviceAdded,
     DeviceChanged,
@@ -27,6 +28,7 @@ from hetero_hvd.core.queue.queue_events import (
     JobReleased,
     JobSubmitted,
     LinksMeasured,
+    ModelTold,
     PoolsChanged,
     QueueDecision,
     QueueEvent,
@@ -44,12 +46,14 @@ class QueueFacts:
         num_submitted: Jobs so far.
         fair_share: What users have had.
         links: What was measured of links.
+        models: What was measured of models.
     """
 
     clock_seconds: float
     num_submitted: int
     fair_share: ShareFacts
     links: tuple[MeasuredSet, ...] = ()
+    models: tuple[MeasuredModel, ...] = ()
 
 
 class QueueState:
@@ -81,12 +85,14 @@ class QueueState:
         self.fair_share = FairShare(self.settings.half_life_seconds)
         self.clock_seconds = -math.inf
         self._links = LinkBook()
+        self._models = ModelBook()
         self._num_submitted = 0
         self._followers: dict[str, list[str]] = {}
         self._table: ClassTable | None = None
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             JobSubmitted: self._submitted,
             JobProgressed: self._progressed,
+            ModelTold: self._model_told,
             JobMeasured: self._measured,
             LinksMeasured: self._links_measured,
             JobIdled: self._idled,
@@ -105,7 +111,11 @@ class QueueState:
     def facts(self) -> QueueFacts:
         """All of it but the jobs, for the disk."""
         return QueueFacts(
-            self.clock_seconds, self._num_submitted, self.fair_share.facts, self._links.facts
+            self.clock_seconds,
+            self._num_submitted,
+            self.fair_share.facts,
+            self._links.facts,
+            self._models.facts,
         )
 
     def put_back(self, facts: QueueFacts, jobs: Iterable[QueuedJob]) -> None:
@@ -119,6 +129,7 @@ class QueueState:
         self._num_submitted = facts.num_submitted
         self.fair_share.put_back(facts.fair_share)
         self._links = LinkBook(facts.links)
+        self._models = ModelBook(facts.models)
         for job in jobs:
             (self.ended if job.phase == "ended" else self.jobs)[job.request.job] = job
         for name, job in self.jobs.items():
@@ -261,7 +272,7 @@ class QueueState:
                 raise UserError(f"job {request.job!r}: it is to follow {name!r}, which is unknown")
             self._followers.setdefault(name, []).append(request.job)
         self.jobs[request.job] = QueuedJob(
-            request=request,
+            request=self._models.expected(request, self.clock_seconds),
             number=self._num_submitted,
             submitted_at_seconds=self.clock_seconds,
             waiting_since_seconds=self.clock_seconds,
@@ -274,8 +285,15 @@ class QueueState:
         job = self.job(event.job)
         job.done_work = max(job.done_work, event.done_work)
 
+    def _model_told(self, event: ModelTold) -> None:
+        job = self.job(event.job)
+        if event.model != job.request.model:
+            job.request = self._models.told(job.request, event.model, self.clock_seconds)
+            self._models.note(job.request, job.request, self.clock_seconds)
+
     def _measured(self, event: JobMeasured) -> None:
         job = self.job(event.job)
+        before = job.request
         job.request = replace(
             job.request,
             work=event.work,
@@ -283,6 +301,7 @@ class QueueState:
             bytes_per_unit=event.bytes_per_unit,
             hidden_ratio=event.hidden_ratio,
         )
+        self._models.note(before, job.request, self.clock_seconds)
 
     def _links_measured(self, event: LinksMeasured) -> None:
         args = event.nodes, event.seconds_per_byte, event.num_bytes

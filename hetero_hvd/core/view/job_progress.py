@@ -29,6 +29,7 @@ class ProgressFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         samples_done: That the training has used so far; 0: nothing is known.
         samples_left: Until the last epoch is done; None: not known.
+        model: What is trained, as in `WorkersJoined`; empty: not told.
         rates: Node to samples per second of a worker's own time there.
         reductions: What they take; None: not measured, or there is one worker.
         failing: Node to what its guard says of it.
@@ -37,6 +38,7 @@ class ProgressFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     samples_done: float = 0.0
     samples_left: float | None = None
+    model: str = ""
     rates: dict[str, float] = {}
     reductions: ReductionFacts | None = None
     failing: dict[str, FailingNode] = {}
@@ -50,6 +52,7 @@ class JobProgress:
         self._step = 0
         self._samples_per_step = 0
         self._last_step = -1
+        self._model = ""
         self._rates: dict[str, float] = {}
         self._failing: dict[str, FailingNode] = {}
         self._reductions = ReductionMeter()
@@ -72,6 +75,9 @@ class JobProgress:
         self._step = max(self._step, table.step + 1)
         if table.is_whole:
             self._samples_per_step = table.samples_per_step
+        if table.joined.model != self._model:  # a script may train several, one after the other
+            self._model = table.joined.model
+            self._rates.clear()
         for worker, row in table.measured.items():
             if row.local_batch_size and math.isfinite(row.busy_seconds) and row.busy_seconds > 0:
                 self._rates[worker.node] = row.local_batch_size / row.busy_seconds
@@ -95,6 +101,7 @@ class JobProgress:
         return ProgressFacts(
             samples_done=float(self._step * self._samples_per_step),
             samples_left=max(0.0, float(left)) if is_known else None,
+            model=self._model,
             rates=dict(self._rates),
             reductions=self._reductions.facts,
             failing=dict(self._failing),

@@ -47,6 +47,12 @@ def pinned_command(command: Sequence[str], folder: Path, packed: Collection[Path
     raise UserError(f"{script}: no such file in {whole}{question}")
 
 
+def script_of(command: Sequence[str]) -> str:
+    """The script of a training, or its module; of another program its name."""
+    begin = 1 if Path(command[0]).name.startswith("python") else 0
+    return next((word for word in command[begin:] if not word.startswith("-")), command[0])
+
+
 def check_texts(arguments: Iterable[str], environment: Iterable[tuple[str, str]]) -> None:
     """Find what is no text.
 

@@ -13,6 +13,7 @@ from hetero_hvd.core.queue.set_rate import RING
 from hetero_hvd.core.view.job_progress import ProgressFacts
 from hetero_hvd.security.local_sockets import peer_of, short_path
 
+MAX_MODEL_CHARACTERS = 1000
 SOCKET, QUESTION = "control.sock", {"progress": None}
 SECONDS = 2.0
 MAX_ANSWER_BYTES = 2**20
@@ -63,7 +64,8 @@ def _can_be(facts: ProgressFacts) -> bool:
     left = facts.samples_left
     amounts = (facts.samples_done, 0.0 if left is None else left)
     are_rates = all(LEAST_RATE <= rate <= MOST for rate in facts.rates.values())
-    return all(0 <= each <= MOST for each in amounts) and are_rates and _can_reduce(facts)
+    are_numbers = all(0 <= each <= MOST for each in amounts) and are_rates
+    return are_numbers and len(facts.model) <= MAX_MODEL_CHARACTERS and _can_reduce(facts)
 
 
 def _can_reduce(facts: ProgressFacts) -> bool:

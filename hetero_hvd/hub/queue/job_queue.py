@@ -24,6 +24,7 @@ from hetero_hvd.core.queue.queue_events import (
     JobFinished,
     JobIdled,
     JobSubmitted,
+    ModelTold,
     QueueDecision,
     QueueEvent,
 )
@@ -267,6 +268,8 @@ class JobQueue:
             self.state.handle(JobIdled(name, facts.idle_seconds), self.now())
         if job is None or not facts.samples_done:
             return
+        if facts.model:  # first: what follows is of this model
+            self.state.handle(ModelTold(name, facts.model), self.now())
         for event in news_of(job, facts, self._cluster):
             self.state.handle(event, self.now())
 

@@ -22,6 +22,7 @@ from hetero_hvd.core.queue.queue_events import (
 )
 from hetero_hvd.core.queue.why_waiting import holders_of, why
 from hetero_hvd.discovery.submission.job_settings import as_flag
+from hetero_hvd.discovery.submission.pinned_script import script_of
 from hetero_hvd.discovery.submission.queue_link import (
     ListedDevice,
     ListedJob,
@@ -202,6 +203,7 @@ class QueueOrders:
             max_devices=submitted.max_devices,
             needs=tuple(map(DeviceNeed.parse, submitted.needs)),
             retries=submitted.retries,
+            script=hashlib.sha256(script_of(submitted.command).encode()).hexdigest()[:16],
             deadline_seconds=math.inf if deadline is None else self._queue.now() + deadline,
             after=tuple(map(str, submitted.after)),
             is_shrinkable=not submitted.is_command,

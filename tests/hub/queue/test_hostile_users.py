@@ -277,6 +277,7 @@ ANSWERS = {
     "more exposed than there is": reduces(exposed_seconds=2),
     "no worker": reduces(nodes=[]),
     "more workers than there are": reduces(nodes=["alpha"] * 5000),
+    "a model of a long name": answer(json.dumps({"samples_done": 1, "model": "x" * 1001})),
     "no number": answer('{"samples_done": NaN}'),
     "no line": b"x" * 4096,
     "nothing": b"",
