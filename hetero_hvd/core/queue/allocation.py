@@ -17,11 +17,9 @@ import heapq
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from hetero_hvd.core.queue.device_classes import ClassTable, JobShare
+from hetero_hvd.core.queue.exchanges import NO_GAIN, exchange
 from hetero_hvd.core.queue.queue_settings import QueueSettings
 from hetero_hvd.core.queue.set_rate import BALANCED_RATIO, LOG2, RING
-
-NO_GAIN = 1e-12
-"""Less than this is what rounding leaves, and no reason to move anything."""
 
 
 class DeviceAllocation:
@@ -225,66 +223,13 @@ class DeviceAllocation:
         return self._value(share, after) > self._value(share, given) + NO_GAIN
 
     def exchange(self) -> None:
-        """Let two jobs exchange a device each while that serves both together more.
-
-        The greedy choice gives the fastest device to whom it is worth most, and not to whom the
-        next best is worth least: a job that is as fast on a slow device should leave the fast one.
-        """
-        movable = [
+        """Let jobs exchange devices while that serves both together more; see `exchanges`."""
+        movable = (
             share
             for share in self._shares
             if share.job.request.is_shrinkable or not share.job.devices
-        ]
-        groups = self.table.classes
-        pairs = [
-            (here, there)
-            for here, group in enumerate(groups)
-            for there in range(here)
-            if group.pool == groups[there].pool
-            and (group.kind, group.link_seconds) != (groups[there].kind, groups[there].link_seconds)
-        ]
-        gains: list[dict[tuple[int, int], float]] = [{} for _ in movable]
-        exchanged = True
-        while exchanged:
-            exchanged = False
-            for here, there in pairs:
-                gives = self._two_best(movable, gains, here, there)
-                takes = self._two_best(movable, gains, there, here) if gives else []
-                gain, first, second = max(
-                    (
-                        (gain + other, first, second)
-                        for gain, first in gives
-                        for other, second in takes
-                        if movable[first] is not movable[second]
-                    ),
-                    default=(0.0, 0, 0),
-                )
-                if gain > NO_GAIN:
-                    movable[first].swap(here, there)
-                    movable[second].swap(there, here)
-                    gains[first].clear()
-                    gains[second].clear()
-                    exchanged = True
-
-    def _two_best(
-        self,
-        shares: Sequence[JobShare],
-        gains: Sequence[dict[tuple[int, int], float]],
-        here: int,
-        there: int,
-    ) -> list[tuple[float, int]]:
-        """What a device of another class instead of one serves jobs: gains and places in a list."""
-        found = []
-        for number, share in enumerate(shares):
-            if share.given[here] and share.speeds.speeds[there]:
-                if (here, there) not in gains[number]:
-                    after = list(share.given)
-                    after[here] -= 1
-                    after[there] += 1
-                    gain = self._value(share, after) - self._value(share, share.given)
-                    gains[number][here, there] = share.urgency * gain
-                found.append((gains[number][here, there], number))
-        return heapq.nlargest(2, found)
+        )
+        exchange(movable, self.table, self._value)
 
     def _value(self, share: JobShare, given: Sequence[int]) -> float:
         """Mean rate over the time that a placement is taken to last."""
@@ -420,19 +365,36 @@ class DeviceAllocation:
         Returns:
             Some of the offers, at least as many as it needs.
         """
-        links, nodes = share.speeds.links, self.table.nodes
+        links = share.speeds.links
         most = self._room(share, is_lent=is_lent)
         found, best = offers, -1.0
-        groups: list[tuple[str, float]] = [("", limit) for limit in sorted(set(links))]
-        groups += [(node, max(links)) for node in sorted(set(nodes) - {""})]
-        for node, limit in groups:
-            some = [o for o in offers if links[o[1]] <= limit and node in ("", nodes[o[1]])]
+        groups = [[o for o in offers if links[o[1]] <= limit] for limit in sorted(set(links))]
+        groups += self._of_one_node(share, offers)
+        for some in groups:
             if len(some) < share.job.request.min_devices:
                 continue
             value = self._value_when_grown(share, some, most)
             if value > best * (1.0 + NO_GAIN):
                 found, best = some, value
         return found
+
+    def _of_one_node(
+        self, share: JobShare, offers: Iterable[tuple[float, int]]
+    ) -> list[list[tuple[float, int]]]:
+        """The offers of each node, by its name; of nodes that are alike those of the first one."""
+        by_node: dict[str, list[tuple[float, int]]] = {}
+        for offer in offers:
+            by_node.setdefault(self.table.nodes[offer[1]], []).append(offer)
+        by_node.pop("", None)
+        found: dict[tuple[object, ...], list[tuple[float, int]]] = {}
+        for _, some in sorted(by_node.items()):
+            places = {index: place for place, (_, index) in enumerate(some)}
+            alike = tuple(
+                (speed, places[i], self._kinds[i], self.free[i], share.current[i])
+                for speed, i in some
+            )
+            found.setdefault(alike, some)
+        return list(found.values())
 
     def _value_when_grown(
         self, share: JobShare, offers: Sequence[tuple[float, int]], most: int

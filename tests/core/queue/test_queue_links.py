@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections import Counter
+
 import pytest
 
+from hetero_hvd.core.queue.device_classes import JobShare
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
 from hetero_hvd.core.queue.links.link_book import FIRST_PATIENCE_SECONDS
 from hetero_hvd.core.queue.queue_events import (
@@ -188,3 +193,41 @@ def test_what_cannot_be_is_refused(request_of, fields, words):
     """In words."""
     with pytest.raises(UserError, match=words):
         request_of("job", **fields)
+
+
+def test_alike_devices_are_weighed_once(request_of, monkeypatch):
+    """A plan for 100 jobs on 64 nodes of 4 devices, of 4 kinds, behind links of 4 speeds."""
+    speeds = (1.0, 0.5, 0.2, 2.0)
+    words = " ".join(f"n{node}*{speeds[node % 4]}" for node in range(64) for _ in range(4))
+    devices = cluster(words)
+    state = QueueState(devices)
+    for node in range(0, 64, 2):
+        nodes = f"n{node}", f"n{node + 1}"
+        state.handle(LinksMeasured(nodes, 2.0 ** -(24 + 3 * (node // 2 % 4)), MUCH), 0)
+    for number in range(100):
+        rates = {
+            kind: rate * (1.0 + (number * (7 + i) % 10) / 10)
+            for i, (kind, rate) in enumerate(rates_of(devices).items())
+        }
+        heavy = {"bytes_per_unit": 2.0 ** (18 + number % 10), "hidden_ratio": number % 3 / 2}
+        job = request_of(
+            str(number),
+            rates=rates,
+            max_devices=2 ** (number % 4),
+            work=1e3 * number + 1e3,
+            **heavy,
+        )
+        state.handle(JobSubmitted(job), 0)
+    num_weighed = Counter()
+    weigh = JobShare.rate_of_counts
+
+    def counted(share, *args):
+        num_weighed[share.job.request.job] += 1
+        return weigh(share, *args)
+
+    monkeypatch.setattr(JobShare, "rate_of_counts", counted)
+    began_at = time.process_time()
+    assert decide(state, 0)
+    seconds = time.process_time() - began_at
+    sys.stdout.write(f"{seconds:.2f} s of processor time, {num_weighed.total()} weighed\n")
+    assert num_weighed.total() < 10_000
