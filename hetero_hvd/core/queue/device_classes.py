@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
 from hetero_hvd.core.queue.jobs import JobRequest, QueuedJob
-from hetero_hvd.core.queue.links.link_book import LinkCosts
+from hetero_hvd.core.queue.measured.link_book import LinkCosts
 from hetero_hvd.core.queue.set_rate import rate_of
 
 

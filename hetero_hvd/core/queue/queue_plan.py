@@ -22,7 +22,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from hetero_hvd.core.queue.allocation import DeviceAllocation
+from hetero_hvd.core.queue.allocation.device_allocation import DeviceAllocation
 from hetero_hvd.core.queue.device_classes import ClassSpeeds, JobShare
 from hetero_hvd.core.queue.jobs import PRIORITIES, QueuedJob
 from hetero_hvd.core.queue.queue_events import DecisionKind, QueueDecision

@@ -12,8 +12,8 @@ from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
 from hetero_hvd.core.queue.fair_share import FairShare, ShareFacts
 from hetero_hvd.core.queue.healing import CAUSE_IN_WORDS, FailureCause, retry_after_seconds
 from hetero_hvd.core.queue.jobs import QueuedJob
-from hetero_hvd.core.queue.links.link_book import LinkBook, MeasuredSet
-from hetero_hvd.core.queue.model_book import MeasuredModel, ModelBook
+from hetero_hvd.core.queue.measured.link_book import LinkBook, MeasuredSet
+from hetero_hvd.core.queue.measured.model_book import MeasuredModel, ModelBook
 from hetero_hvd.core.queue.queue_events import (
     DeviceAdded,
     DeviceChanged,

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hetero_hvd.core.queue.links.link_book import (
+from hetero_hvd.core.queue.measured.link_book import (
     FIRST_PATIENCE_SECONDS,
     LAST_PATIENCE_SECONDS,
     LEAST_BYTES,

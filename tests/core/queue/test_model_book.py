@@ -10,7 +10,12 @@ import pytest
 from hetero_hvd.core.queue.devices import QueueDevice
 from hetero_hvd.core.queue.fair_share import FairShare
 from hetero_hvd.core.queue.jobs import JobRequest
-from hetero_hvd.core.queue.model_book import MAX_MODELS, MAX_SCRIPTS, PATIENCE_SECONDS, ModelBook
+from hetero_hvd.core.queue.measured.model_book import (
+    MAX_MODELS,
+    MAX_SCRIPTS,
+    PATIENCE_SECONDS,
+    ModelBook,
+)
 from hetero_hvd.core.queue.queue_events import JobFinished, JobMeasured, JobSubmitted, ModelTold
 from hetero_hvd.core.queue.queue_plan import decide
 from hetero_hvd.core.queue.queue_state import QueueFacts, QueueState

@@ -10,7 +10,7 @@ import pytest
 
 from hetero_hvd.core.queue.device_classes import JobShare
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
-from hetero_hvd.core.queue.links.link_book import FIRST_PATIENCE_SECONDS
+from hetero_hvd.core.queue.measured.link_book import FIRST_PATIENCE_SECONDS
 from hetero_hvd.core.queue.queue_events import (
     JobFinished,
     JobMeasured,

@@ -16,8 +16,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+from hetero_hvd.core.queue.allocation.exchanges import NO_GAIN, exchange
 from hetero_hvd.core.queue.device_classes import ClassTable, JobShare
-from hetero_hvd.core.queue.exchanges import NO_GAIN, exchange
 from hetero_hvd.core.queue.queue_settings import QueueSettings
 from hetero_hvd.core.queue.set_rate import BALANCED_RATIO, LOG2, RING
 

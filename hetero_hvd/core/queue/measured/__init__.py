@@ -1,0 +1,1 @@
+"""What jobs have measured of the links of nodes, and of their models."""
