@@ -7,7 +7,7 @@ from typing import Any
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveView
-from hetero_hvd.core.view.run_plots import RunPlots
+from hetero_hvd.core.view.plots.run_plots import RunPlots
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.traces import TraceOrders

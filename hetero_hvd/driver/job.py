@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero_hvd.config import ClusterConfig, NodesFile
 from hetero_hvd.core.advice.placement_trial import TrialSettings
-from hetero_hvd.core.view.job_progress import JobProgress
+from hetero_hvd.core.view.queued.job_progress import JobProgress
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult, Lender, Owner
 from hetero_hvd.driver.guard.node_care import NodeCare
@@ -219,7 +219,8 @@ class Job:
         if isinstance(trial, TrialSettings):
             self._trials = Trials(trial, cluster.job, slots, team.bus, say=say, folder=output)
         elif trial is not None:
-            trial.end, team.launcher.tried = team.end, trial.options
+            trial.end = team.end
+            team.launcher.tried = trial.options
             team.bus.subscribe(trial.observe, "what measures a setting")
         self._standby = Standby(
             cluster, slots, team.bus, say, lambda: self._trials is None or self._trials.is_over

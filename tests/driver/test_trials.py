@@ -79,7 +79,8 @@ class Scene:
     def __init__(self, folder, max_np=None):
         self.pool = Pool()
         self.max_np = max_np
-        self.said, self.events = [], []
+        self.said = []
+        self.events = []
         self.bus = EventBus()
         self.trials = Trials(
             TrialSettings(),
@@ -160,7 +161,8 @@ class Scene:
         if slot is None:
             slot = self.pool.slot(worker)
             self.pool.all.append(slot)
-        slot.is_wanted, slot.last_word = is_wanted, last_word
+        slot.is_wanted = is_wanted
+        slot.last_word = last_word
         event = WorkerExited(worker=worker, host=slot.host, exit_code=-9, words="gone")
         self.bus.publish(event)
         if not is_wanted:

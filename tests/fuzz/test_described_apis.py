@@ -19,7 +19,7 @@ import pytest
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveState, WorkerView
-from hetero_hvd.core.view.run_plots import RunPlots
+from hetero_hvd.core.view.plots.run_plots import RunPlots
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.http.api import EVENTS
 from hetero_hvd.run.web import Web

@@ -17,7 +17,7 @@ from hetero_hvd.config import JobConfig
 from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.step_table import StepTables, with_tables
 from hetero_hvd.core.view.live import LiveView
-from hetero_hvd.core.view.run_plots import RunPlots
+from hetero_hvd.core.view.plots.run_plots import RunPlots
 from hetero_hvd.messages import (
     BatchPlan,
     CheckpointWritten,

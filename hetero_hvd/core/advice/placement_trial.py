@@ -19,7 +19,7 @@ from hetero_hvd.core.advice.advice import Goal
 from hetero_hvd.core.advice.placements import MeasuredJob
 from hetero_hvd.core.advice.predicted import Nodes, predicted_speeds
 from hetero_hvd.core.advice.race import error_of_a_pair, ratio_of
-from hetero_hvd.core.advice.trial_visit import Placement, Visit, mean_of, shown_speed
+from hetero_hvd.core.advice.trial_visit import TriedSet, Visit, mean_of, shown_speed
 from hetero_hvd.core.cost.placement import ShareTime
 from hetero_hvd.core.membership.set_aside import counts_in_full
 from hetero_hvd.core.step_table import StepTable
@@ -102,9 +102,9 @@ class PlacementTrial:
         self._times: dict[WorkerId, list[ShareTime]] = defaultdict(list)
         self._watts: dict[str, list[float]] = defaultdict(list)
         self._prices: Mapping[str, float] = {}
-        self._placements: dict[Nodes, Placement] = {}
+        self._placements: dict[Nodes, TriedSet] = {}
         self._visit: Visit | None = None
-        self._due: list[Placement] = []
+        self._due: list[TriedSet] = []
         self._round = 0
         self._is_complete = False
         self._words = ""
@@ -214,18 +214,18 @@ class PlacementTrial:
             unpriced = ", ".join(sorted(nodes - self._prices.keys()))
             self._end(f"nothing to compare: no price_per_hour of {unpriced}")
 
-    def _of(self, nodes: Nodes) -> Placement:
-        return self._placements.setdefault(nodes, Placement(nodes=nodes))
+    def _of(self, nodes: Nodes) -> TriedSet:
+        return self._placements.setdefault(nodes, TriedSet(nodes=nodes))
 
     def _workers_of(self, nodes: Nodes) -> list[WorkerId]:
         return [worker for worker in self._joined.workers if worker.node in nodes]
 
     @property
-    def _together(self) -> Placement:
+    def _together(self) -> TriedSet:
         """All nodes."""
         return self._of(frozenset(worker.node for worker in self._joined.workers))
 
-    def _enter(self, placement: Placement, at_seconds: float) -> None:
+    def _enter(self, placement: TriedSet, at_seconds: float) -> None:
         self._visit = Visit(placement=placement, since_seconds=at_seconds)
         self.wanted = frozenset(self._workers_of(placement.nodes))
         if placement is not self._together and not placement.speeds:
@@ -235,7 +235,8 @@ class PlacementTrial:
     def _take(self, visit: Visit, table: StepTable) -> bool:
         """Count a table; whether the visit is complete with it."""
         if table.joined.rendezvous_id != visit.rendezvous_id:
-            visit.rendezvous_id, visit.num_seen = table.joined.rendezvous_id, 0
+            visit.rendezvous_id = table.joined.rendezvous_id
+            visit.num_seen = 0
             visit.tables.clear()
         if not counts_in_full(table):
             return False
@@ -304,7 +305,7 @@ class PlacementTrial:
         else:
             self._judge(at_seconds)
 
-    def _most_promising(self) -> Placement | None:
+    def _most_promising(self) -> TriedSet | None:
         """Of those that were not measured, if one may be the best."""
         self._predict()
         known = [each for each in self._placements.values() if each.speeds]
@@ -375,10 +376,11 @@ class PlacementTrial:
             return
         for each in racing:
             each.verdict = each.verdict or f"as good as the best, to {SAME_RATIO:.0%}"
-        best.verdict, self._is_complete = "best", True
+        best.verdict = "best"
+        self._is_complete = True
         self._end(f"best of {len(known)} that were measured: {best}")
 
-    def _is_far(self, placement: Placement, best: Placement) -> bool:
+    def _is_far(self, placement: TriedSet, best: TriedSet) -> bool:
         """Whether it was far behind in each exchange; all together stay, to compare with them."""
         goal = self._settings.goal
         rates = [max(self._rate(each, goal), FREE) for each in (placement, best)]
@@ -388,13 +390,14 @@ class PlacementTrial:
     def _end(self, words: str) -> None:
         if self.is_over:
             return
-        self.is_over, self._words = True, words
+        self.is_over = True
+        self._words = words
         self._visit = self.wanted = None
         self._news.append(f"trial: {words}")
 
     # --- what they are worth --------------------------------------------------------------------
 
-    def _rate(self, placement: Placement, goal: Goal) -> float:
+    def _rate(self, placement: TriedSet, goal: Goal) -> float:
         """Money or joules per second of all its nodes; NaN: not known of one of them."""
         if goal == "speed":
             return 1.0
@@ -402,20 +405,20 @@ class PlacementTrial:
             return math.fsum(self._prices.get(n, math.nan) for n in placement.nodes) / 3600.0
         return math.fsum(mean_of(self._watts.get(node, [])) for node in placement.nodes)
 
-    def _values(self, placement: Placement) -> dict[int, float]:
+    def _values(self, placement: TriedSet) -> dict[int, float]:
         """Samples per second, per money or per joule in each round."""
         rate = max(self._rate(placement, self._settings.goal), FREE)
         return {key: speed / rate for key, speed in placement.speeds.items()}
 
-    def _mean(self, placement: Placement) -> float:
+    def _mean(self, placement: TriedSet) -> float:
         return fmean(self._values(placement).values())
 
-    def _at_most(self, placement: Placement) -> float:
+    def _at_most(self, placement: TriedSet) -> float:
         """As `_values`, by its prediction; none: nothing is known, and so it is worth a trial."""
         high = placement.predicted[1] / max(self._rate(placement, self._settings.goal), FREE)
         return math.inf if math.isnan(high) else high
 
-    def _tried(self, placement: Placement) -> PlacementTried:
+    def _tried(self, placement: TriedSet) -> PlacementTried:
         speed = mean_of(placement.speeds.values())
         return PlacementTried(
             nodes=tuple(sorted(placement.nodes)),

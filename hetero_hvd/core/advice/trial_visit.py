@@ -12,7 +12,7 @@ from hetero_hvd.core.step_table import StepTable
 
 
 @dataclass(kw_only=True)
-class Placement:
+class TriedSet:
     """What is known of a set of nodes; with a verdict it is not measured any more."""
 
     nodes: Nodes
@@ -32,7 +32,7 @@ class Placement:
 class Visit:
     """A placement while it is measured."""
 
-    placement: Placement
+    placement: TriedSet
     since_seconds: float
     rendezvous_id: int = -1
     num_seen: int = 0
@@ -44,7 +44,7 @@ def mean_of(values: Collection[float]) -> float:
     return fmean(values) if values else math.nan
 
 
-def shown_speed(placement: Placement) -> float:
+def shown_speed(placement: TriedSet) -> float:
     """For the order: as measured, or else as predicted at most."""
     speed = mean_of(placement.speeds.values())
     speed = placement.predicted[1] if math.isnan(speed) else speed

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hetero_hvd.core.step_table import Observed, StepTable
-from hetero_hvd.core.view.job_progress import JobProgress
 from hetero_hvd.core.view.live import LiveState, LiveView, WorkerView
 from hetero_hvd.core.view.meanings import Words
 from hetero_hvd.core.view.quality import duration
+from hetero_hvd.core.view.queued.job_progress import JobProgress
 from hetero_hvd.messages import Recovered, RunEnded, WorkersJoined
 
 MIN_SILENT_SECONDS = 5.0

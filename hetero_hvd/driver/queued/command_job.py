@@ -22,7 +22,7 @@ import msgspec
 from hetero_hvd.config import NodeConfig, NodesFile
 from hetero_hvd.core.backoff import doubled
 from hetero_hvd.core.guard.idleness import Idleness
-from hetero_hvd.core.view.job_progress import ProgressFacts
+from hetero_hvd.core.view.queued.job_progress import ProgressFacts
 from hetero_hvd.driver.network.control_socket import ControlSocket
 from hetero_hvd.driver.output.signs import SignFilter
 from hetero_hvd.driver.workers.launch_order import ONE_GPU, LaunchOrder, launch_order

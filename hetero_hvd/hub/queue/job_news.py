@@ -13,8 +13,8 @@ from hetero_hvd.core.queue.queue_events import (
     QueueEvent,
 )
 from hetero_hvd.core.queue.set_rate import RING
-from hetero_hvd.core.view.job_progress import ProgressFacts
-from hetero_hvd.core.view.reduction_meter import ReductionFacts
+from hetero_hvd.core.view.queued.job_progress import ProgressFacts
+from hetero_hvd.core.view.queued.reduction_meter import ReductionFacts
 from hetero_hvd.hub.queue.queue_cluster import QueueCluster
 
 NOISE_RATIO = 0.1

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.core.queue.set_rate import RING
-from hetero_hvd.core.view.job_progress import ProgressFacts
+from hetero_hvd.core.view.queued.job_progress import ProgressFacts
 from hetero_hvd.security.local_sockets import peer_of, short_path
 
 MAX_MODEL_CHARACTERS = 1000

@@ -30,7 +30,7 @@ from hetero_hvd.core.queue.queue_events import (
 )
 from hetero_hvd.core.queue.queue_plan import decide
 from hetero_hvd.core.queue.queue_state import QueueState
-from hetero_hvd.core.view.job_progress import FailingNode, ProgressFacts
+from hetero_hvd.core.view.queued.job_progress import FailingNode, ProgressFacts
 from hetero_hvd.discovery.submission.queue_link import SubmittedJob
 from hetero_hvd.errors import ConfigError, UserError
 from hetero_hvd.exit_codes import EXIT_KILLED, EXIT_NO_PLACE, EXIT_TERMINATED, EXIT_TRY_AGAIN

@@ -25,7 +25,7 @@ MAX_TRIALS = 100
 """Of all models together; the oldest go."""
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
+class _KeptTrial(msgspec.Struct, forbid_unknown_fields=True):
     run: str
     trial: msgspec.Raw
 
@@ -73,7 +73,7 @@ def keep_trial(folder: Path, report: TrialReported) -> None:
     path = folder.absolute().parent / NAME
     new = KeptTrial(run=folder.name, trial=report)
     kept = [*(each for each in _kept(path) if not each.is_like(new)), new][-MAX_TRIALS:]
-    lines = [_Line(each.run, msgspec.Raw(event_to_json(each.trial))) for each in kept]
+    lines = [_KeptTrial(each.run, msgspec.Raw(event_to_json(each.trial))) for each in kept]
     fresh = path.with_name(f".{NAME}.{os.getpid()}")
     try:
         with open(fresh, "wb", opener=private) as file:
@@ -92,7 +92,7 @@ def kept_trial(folder: Path, joined: WorkersJoined) -> KeptTrial | None:
 def _kept(path: Path) -> list[KeptTrial]:
     try:
         with open(path, "rb", opener=regular) as file:
-            lines = msgspec.json.decode(file.read(), type=list[_Line])
+            lines = msgspec.json.decode(file.read(), type=list[_KeptTrial])
         found = [(line.run, event_from_json(bytes(line.trial))) for line in lines]
     except FileNotFoundError:
         return []

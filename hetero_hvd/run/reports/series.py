@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from hetero_hvd.core.view.bounded_series import PlotRange
 from hetero_hvd.core.view.live import Severity, severity_of
-from hetero_hvd.core.view.run_plots import PlotsView, RunPlots
+from hetero_hvd.core.view.plots.bounded_series import PlotRange
+from hetero_hvd.core.view.plots.run_plots import PlotsView, RunPlots
 from hetero_hvd.messages import NodeEquipped, RunStarted
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import Record

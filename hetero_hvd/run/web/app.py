@@ -14,9 +14,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 
 from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS
-from hetero_hvd.core.view.bounded_series import PlotRange
 from hetero_hvd.core.view.live import LiveState
-from hetero_hvd.core.view.run_plots import PlotsView
+from hetero_hvd.core.view.plots.bounded_series import PlotRange
+from hetero_hvd.core.view.plots.run_plots import PlotsView
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.application import HttpApplication
 from hetero_hvd.run.web.event_streams import EventStreams

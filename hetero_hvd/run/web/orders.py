@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from hetero_hvd.config.job import MAX_TRACE_STEPS
-from hetero_hvd.core.view.bounded_series import Axis, PlotRange
+from hetero_hvd.core.view.plots.bounded_series import Axis, PlotRange
 from hetero_hvd.errors import UserError
 
 

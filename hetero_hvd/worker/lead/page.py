@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveView
-from hetero_hvd.core.view.run_plots import RunPlots
+from hetero_hvd.core.view.plots.run_plots import RunPlots
 from hetero_hvd.errors import UserError
 from hetero_hvd.probes.sampling.local_samples import max_age_seconds
 from hetero_hvd.run.event_bus import EventBus

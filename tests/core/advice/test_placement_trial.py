@@ -44,15 +44,18 @@ class Cluster:
         }
         self.links = dict(zip(self.curves, links or [0.0] * len(speeds), strict=True))
         self.watts = dict(zip(names, watts, strict=False))
-        self.noise, self.drift = noise, drift
+        self.noise = noise
+        self.drift = drift
         self.random = random.Random(seed)  # noqa: S311 - noise
         self.shares_fixed = more.pop("shares_fixed", False)
         self.trial = PlacementTrial(TrialSettings(**more))
         self.trial.priced(dict(zip(names, prices, strict=False)))
         self.tables = StepTables()
-        self.there, self.starting = set(self.curves), set()
+        self.there = set(self.curves)
+        self.starting = set()
         self.num_memberships = self.num_tables = 0
-        self.said, self.truth = [], {}
+        self.said = []
+        self.truth = {}
         self.meet()
 
     def event(self, workers):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_hvd.core.view.job_progress import FailingNode
+from hetero_hvd.core.view.queued.job_progress import FailingNode
 from hetero_hvd.hub.queue.devices.failing_devices import FailingDevices
 from tests.fake_nvml.library import build, environment
 from tests.hub.queue.queue_rig import QueueHub, until

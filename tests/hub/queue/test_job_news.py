@@ -9,8 +9,8 @@ import pytest
 
 from hetero_hvd.core.queue.jobs import JobRequest, QueuedJob
 from hetero_hvd.core.queue.queue_events import JobMeasured, JobProgressed, LinksMeasured
-from hetero_hvd.core.view.job_progress import ProgressFacts
-from hetero_hvd.core.view.reduction_meter import ReductionFacts
+from hetero_hvd.core.view.queued.job_progress import ProgressFacts
+from hetero_hvd.core.view.queued.reduction_meter import ReductionFacts
 from hetero_hvd.hub.queue.job_news import news_of
 from hetero_hvd.hub.queue.queue_cluster import QueueCluster
 

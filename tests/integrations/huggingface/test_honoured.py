@@ -167,22 +167,24 @@ def make_model():
     return BertForSequenceClassification(config)
 
 
+BASE = {
+    "report_to": "none",
+    "disable_tqdm": True,
+    "save_strategy": "no",
+    "num_train_epochs": 2,
+    "logging_steps": 1,
+    "per_device_train_batch_size": 4,
+    "use_cpu": True,
+    "learning_rate": 0.01,
+    "remove_unused_columns": False,
+    "dataloader_pin_memory": False,
+}
+
+
 def found_by(kind, folder: Path, given):
     """All that a training leaves: numbers, calls, files, settings."""
     named = folder / given.get("output_dir", "out")
-    base = {
-        "report_to": "none",
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "num_train_epochs": 2,
-        "logging_steps": 1,
-        "per_device_train_batch_size": 4,
-        "use_cpu": True,
-        "learning_rate": 0.01,
-        "remove_unused_columns": False,
-        "dataloader_pin_memory": False,
-    }
-    args = TrainingArguments(**base | given | {"output_dir": str(named)})
+    args = TrainingArguments(**BASE | given | {"output_dir": str(named)})
     events, shapes = Events(), []
 
     def metrics(found, compute_result=True):
@@ -204,14 +206,16 @@ def found_by(kind, folder: Path, given):
     )
     trainer.train()
     trainer.evaluate()
+    found = left_by(trainer)
+    found["calls"] = events.seen, shapes
+    found["files"] = sorted(str(each.relative_to(folder)) for each in folder.rglob("*.*"))
+    return found
+
+
+def left_by(trainer):
+    """What a trainer has, after it has trained."""
     model, loader = trainer.model, trainer.get_train_dataloader()
     logs = trainer.state.log_history
-    checkpointing = [
-        each._gradient_checkpointing_func.keywords
-        for each in model.modules()
-        if getattr(each, "gradient_checkpointing", False)
-    ]
-    asked = ("num_workers", "persistent_workers", "prefetch_factor", "drop_last")
     context = loader.multiprocessing_context
     return {
         "names": [sorted(log) for log in logs],
@@ -221,21 +225,25 @@ def found_by(kind, folder: Path, given):
             for name, value in log.items()
             if not any(part in name for part in UNLIKE)
         ],
-        "events": events.seen,
         "weights": torch.cat([each.detach().flatten() for each in model.parameters()]).tolist(),
-        "files": sorted(str(each.relative_to(folder)) for each in folder.rglob("*.*")),
-        "shapes": shapes,
         "best": str(trainer.state.best_model_checkpoint),
         "log level": logging.getLogger("transformers").level,
         "has bar": any(
             "Progress" in type(each).__name__ for each in trainer.callback_handler.callbacks
         ),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "loader": [getattr(loader, name) for name in asked],
+        "loader": [
+            getattr(loader, name)
+            for name in ("num_workers", "persistent_workers", "prefetch_factor", "drop_last")
+        ],
         "context": context and context.get_start_method(),
-        "checkpointing": checkpointing,
+        "checkpointing": [
+            each._gradient_checkpointing_func.keywords
+            for each in model.modules()
+            if getattr(each, "gradient_checkpointing", False)
+        ],
         "arguments": [
-            getattr(args, name)
+            getattr(trainer.args, name)
             for name in ("run_name", "project", "do_train", "do_eval", "do_predict")
         ],
     }

@@ -26,7 +26,7 @@ MAX_SCRIPTS = 10
 """Of a model."""
 
 
-class Measured(NamedTuple):
+class DatedFigure(NamedTuple):
     """A figure, and when it was measured, on the queue's clock."""
 
     value: float
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
         return self.value if now_seconds < self.at_seconds + PATIENCE_SECONDS else 0.0
 
 
-NOTHING = Measured(0.0, -math.inf)
+NOTHING = DatedFigure(0.0, -math.inf)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +58,9 @@ class MeasuredModel:
     model: str
     at_seconds: float
     scripts: tuple[str, ...] = ()
-    rates: Mapping[str, Measured] = field(default_factory=dict)
-    bytes_per_unit: Measured = NOTHING
-    hidden_ratio: Measured = NOTHING
+    rates: Mapping[str, DatedFigure] = field(default_factory=dict)
+    bytes_per_unit: DatedFigure = NOTHING
+    hidden_ratio: DatedFigure = NOTHING
 
 
 class ModelBook:
@@ -127,8 +127,8 @@ class ModelBook:
         known = self._models.pop((user, after.model), None)
         known = known or MeasuredModel(user=user, model=after.model, at_seconds=now_seconds)
 
-        def newer(old: Measured, had: float, has: float) -> Measured:
-            return old if had == has else Measured(has, now_seconds)
+        def newer(old: DatedFigure, had: float, has: float) -> DatedFigure:
+            return old if had == has else DatedFigure(has, now_seconds)
 
         rates = {k: m for k, m in known.rates.items() if m.now(now_seconds)}
         for kind, rate in after.rates.items():

@@ -17,7 +17,7 @@ import msgspec
 
 from hetero_hvd.core.backoff import doubled
 from hetero_hvd.core.guard.allowance import DRAINED_PART
-from hetero_hvd.core.view.job_progress import FailingNode
+from hetero_hvd.core.view.queued.job_progress import FailingNode
 
 logger = logging.getLogger(__name__)
 

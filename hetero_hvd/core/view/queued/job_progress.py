@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from hetero_hvd.core.step_table import Observed, StepTable
-from hetero_hvd.core.view.reduction_meter import ReductionFacts, ReductionMeter
+from hetero_hvd.core.view.queued.reduction_meter import ReductionFacts, ReductionMeter
 from hetero_hvd.messages import GuardReported, Logged
 
 

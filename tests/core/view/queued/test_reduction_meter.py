@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hetero_hvd.core.step_table import with_tables
-from hetero_hvd.core.view.reduction_meter import FEWEST_TABLES, ReductionMeter
+from hetero_hvd.core.view.queued.reduction_meter import FEWEST_TABLES, ReductionMeter
 from hetero_hvd.messages import (
     CollectivesTimed,
     OperationTiming,

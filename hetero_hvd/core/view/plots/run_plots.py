@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 
 from hetero_hvd.core.step_table import Observed, StepTable
-from hetero_hvd.core.view.bounded_series import BoundedSeries, PlotRange
 from hetero_hvd.core.view.live_words import event_in_words
+from hetero_hvd.core.view.plots.bounded_series import BoundedSeries, PlotRange
 from hetero_hvd.core.view.quality import LOSS, is_learning_rate
 from hetero_hvd.messages import (
     STEP_PARTS,

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from hetero_hvd.core.step_table import StepTable, with_tables
-from hetero_hvd.core.view.bounded_series import PlotRange
-from hetero_hvd.core.view.run_plots import (
+from hetero_hvd.core.view.plots.bounded_series import PlotRange
+from hetero_hvd.core.view.plots.run_plots import (
     FEW_WORKERS,
     GROUPS,
     MAX_CURVES,

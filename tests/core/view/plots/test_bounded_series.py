@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.view.bounded_series import MAX_ROWS, MIN_ROWS, BoundedSeries, PlotRange
+from hetero_hvd.core.view.plots.bounded_series import MAX_ROWS, MIN_ROWS, BoundedSeries, PlotRange
 
 NAN = math.nan
 
@@ -52,7 +52,7 @@ def test_no_peak_and_no_mean_is_lost(values, num_intervals):
 
 def test_a_million_steps_fit(monkeypatch):
     """Their memory is bounded, and so are the points; a peak of one step is there."""
-    monkeypatch.setattr("hetero_hvd.core.view.bounded_series.MAX_ROWS", 256)
+    monkeypatch.setattr("hetero_hvd.core.view.plots.bounded_series.MAX_ROWS", 256)
     values = [math.sin(step / 50) for step in range(20_000)]
     values[12_345] = 99.0
     series = series_of(values, max_cells=2**18)

@@ -1,0 +1,1 @@
+"""The curves of a run: what is kept of them, and how they are thinned to pixels."""

@@ -1,0 +1,1 @@
+"""What the queue is told of a job that it has started: progress, speeds, links."""
