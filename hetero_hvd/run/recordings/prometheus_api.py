@@ -106,8 +106,10 @@ class PrometheusApi:
             raise UserError(
                 f"{ca_file}: cannot be read as certificates in PEM: {error.strerror or error}"
             ) from error
-        handler = urllib.request.HTTPSHandler(context=context)
-        self._opener = urllib.request.build_opener(handler, NoRedirects())
+        handlers = [urllib.request.HTTPSHandler(context=context), NoRedirects()]
+        if _is_own(urlsplit(url).hostname or ""):
+            handlers.append(urllib.request.ProxyHandler({}))  # elsewhere it is another machine
+        self._opener = urllib.request.build_opener(*handlers)
         self.warnings: dict[str, None] = {}
 
     def instant(self, query: str, at_unix_seconds: float) -> list[PrometheusSeries]:
@@ -206,7 +208,8 @@ class PrometheusApi:
             where = printable(error.headers.get("Location", "nowhere"))[:_MAX_WORDS]
             return JobError(f"{told}: it sends to {where}; give that address, if it is right")
         words = ""
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, _BusyError, OSError, AttributeError):
+        unreadable = (OSError, http.client.HTTPException, AttributeError, _BusyError)
+        with suppress(*unreadable, msgspec.DecodeError, ValueError, RecursionError):
             words = msgspec.json.decode(self._read(error, deadline), type=_QueryAnswer).error
         if words:
             return JobError(f"{told}: {printable(words)[:_MAX_WORDS]}")
@@ -220,7 +223,7 @@ class PrometheusApi:
                 raise JobError(f"{self._place}: has refused a query: {words}")
             data = msgspec.json.decode(answer.data, type=_QueryData)
             found = [PrometheusSeries(told.metric, tuple(_values(told))) for told in data.result]
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             begin = printable(content[:60].decode(errors="replace"))
             raise JobError(
                 f"{self._place}: its answer is none of Prometheus' ({len(content)} bytes, that "
@@ -244,9 +247,11 @@ def _checked(url: str, *, has_token: bool) -> str:
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
+        host.encode("idna")
     except ValueError:
         host, parts = "", urlsplit("")
-    if parts.scheme not in {"http", "https"} or not host:
+    is_plain = parts.path.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in {"http", "https"} or not host or not is_plain:
         raise UserError(
             f"--prometheus: {printable(url)}: must be an address such as https://HOST:9090"
         )

@@ -99,6 +99,10 @@ ANSWERS = {
     "JSON of others": (status(200, b"{}"), 2, "its answer is none of Prometheus'"),
     "a list": (status(200, b"[1]"), 2, "its answer is none of Prometheus'"),
     "no text": (status(200, b"\xff\xfe"), 2, "its answer is none of Prometheus'"),
+    "JSON without end": (
+        status(200, b'{"status":"success","data":' + b"[" * 10**5), 2, "none of Prometheus'"),
+    "a refusal that ends too soon": (
+        status(400, b"9\r\n{", **{"Transfer-Encoding": "chunked"}), 2, "is no Prometheus there"),
     "truncated JSON": (status(200, NOTHING[:-4]), 2, "its answer is none of Prometheus'"),
     "an answer that ends too soon": (
         status(200, NOTHING, **{"Content-Length": "999"}), 75, "too soon, 3 times"),
@@ -210,6 +214,25 @@ def test_a_token_does_not_cross_a_network_in_plain_text(host):
     """It would be anybody's."""
     with pytest.raises(UserError, match="would cross the network in plain text; use https"):
         PrometheusApi(f"http://{host}", token=TOKEN)
+
+
+def test_a_token_for_this_machine_is_shown_to_no_proxy(monkeypatch):
+    """That would be another machine, as for all programs that `http_proxy` is set for."""
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with served(status(200, NOTHING)) as (proxy, asked_proxy):
+        monkeypatch.setenv("http_proxy", proxy)
+        with served(status(200, NOTHING)) as (url, asked):
+            assert PrometheusApi(url, token=TOKEN).instant("up", NOW) == []
+    assert not asked_proxy
+    assert asked
+
+
+@pytest.mark.parametrize("url", ["http://a..b", "http://b/\u00fc", "http://b/c d", "http://b/\n"])
+def test_what_cannot_be_asked_is_no_address(url, capsys):
+    """A traceback, or three tries, would help nobody."""
+    assert main(["advise", "--prometheus", url]) == 2
+    assert "must be an address such as https://HOST:9090" in capsys.readouterr().err
 
 
 def test_an_authority_is_named_by_a_file(tmp_path, capsys):
