@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +27,7 @@ MAX_TRIALS = 100
 """Of all models together; the oldest go."""
 
 
-class _KeptTrial(msgspec.Struct, forbid_unknown_fields=True):
+class _TrialRecord(msgspec.Struct, forbid_unknown_fields=True):
     run: str
     trial: msgspec.Raw
 
@@ -73,7 +75,7 @@ def keep_trial(folder: Path, report: TrialReported) -> None:
     path = folder.absolute().parent / NAME
     new = KeptTrial(run=folder.name, trial=report)
     kept = [*(each for each in _kept(path) if not each.is_like(new)), new][-MAX_TRIALS:]
-    lines = [_KeptTrial(each.run, msgspec.Raw(event_to_json(each.trial))) for each in kept]
+    lines = [_TrialRecord(each.run, msgspec.Raw(event_to_json(each.trial))) for each in kept]
     fresh = path.with_name(f".{NAME}.{os.getpid()}")
     try:
         with open(fresh, "wb", opener=private) as file:
@@ -92,14 +94,35 @@ def kept_trial(folder: Path, joined: WorkersJoined) -> KeptTrial | None:
 def _kept(path: Path) -> list[KeptTrial]:
     try:
         with open(path, "rb", opener=regular) as file:
-            lines = msgspec.json.decode(file.read(), type=list[_KeptTrial])
-        found = [(line.run, event_from_json(bytes(line.trial))) for line in lines]
+            lines = msgspec.json.decode(file.read(), type=list[_TrialRecord])
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         logger.warning("%s is ignored: %s", path, error)
         return []
-    return [KeptTrial(run=r, trial=e) for r, e in found if isinstance(e, TrialReported)]
+    return list(_sane(path, lines))
+
+
+def _sane(path: Path, lines: list[_TrialRecord]) -> Iterator[KeptTrial]:
+    """Those that are trials; another version, or a person, may have written the others."""
+    for line in lines:
+        try:
+            trial = event_from_json(bytes(line.trial))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            logger.warning("%s: the trial of %s is ignored: %s", path, line.run, error)
+            continue
+        if isinstance(trial, TrialReported) and _is_sane(trial):
+            yield KeptTrial(run=line.run, trial=trial)
+        else:
+            logger.warning("%s: the trial of %s is ignored: it is none", path, line.run)
+
+
+def _is_sane(trial: TrialReported) -> bool:
+    return len(trial.devices) in {0, len(trial.workers)} and all(
+        len(set(each.rounds)) == len(each.samples_per_second)
+        and all(0 < speed < math.inf for speed in each.samples_per_second)
+        for each in trial.placements
+    )
 
 
 def _what(of: TrialReported | WorkersJoined) -> tuple[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from hetero_hvd.messages import PlacementTried, TrialReported, WorkerId, WorkersJoined
@@ -83,7 +85,39 @@ def test_the_newest_of_a_kind_is_kept_and_not_more_than_there_is_room_for(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b'[{"run": 1}]', b'{"a": 1}', b'[{"run": "a", "trial": {}}]']
+    "wrong",
+    [
+        {"added_later": 1},
+        {"devices": ["one of two"]},
+        {"placements": [{"nodes": ["alpha", "beta"], "rounds": [0], "samples_per_second": []}]},
+        {"placements": [{"nodes": ["beta"], "rounds": [0], "samples_per_second": [0.0]}]},
+        {"placements": [{"nodes": ["beta"], "rounds": [0], "samples_per_second": [None]}]},
+    ],
+)
+def test_a_trial_that_is_none_takes_no_other_with_it(tmp_path, wrong):
+    """Such as one of a later version."""
+    keep_trial(tmp_path / "first", report())
+    keep_trial(tmp_path / "second", report(model="n"))
+    lines = json.loads((tmp_path / NAME).read_text())
+    lines[0]["trial"] |= wrong
+    (tmp_path / NAME).write_text(json.dumps(lines))
+    assert kept_trial(tmp_path / "run", joined()) is None
+    assert kept_trial(tmp_path / "run", joined(model="n")) is not None
+    keep_trial(tmp_path / "run", report(batch=128))
+    assert kept_trial(tmp_path / "run", joined(model="n")) is not None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" + b'{"run": "a", "trial": ' * 10**5,
+        b'[{"run": "\xff", "trial": {}}]',
+        b"",
+        b"{",
+        b'[{"run": 1}]',
+        b'{"a": 1}',
+        b'[{"run": "a", "trial": {}}]',
+    ],
 )
 def test_what_cannot_be_read_is_as_if_it_were_not_there(tmp_path, content):
     """And is written anew by the next trial."""
