@@ -45,6 +45,8 @@ class SettingTrial:
             if len(names) < 2:  # noqa: PLR2004 - nothing is left to compare with
                 return
             for name in names[::-1] if number % 2 else names:
+                if AS_IT_IS in self._verdicts:
+                    return
                 yield number, name
 
     def measured(self, number: int, name: str, samples_per_second: float) -> None:
