@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 MIB = 2.0**20
-MANY = 1e18
-"""More bytes, joules or hertz than a machine has."""
+MANY = 1e15
+"""More bytes, joules or hertz than a machine has, and less than DCGM's "not known", 2^63 - 16, is
+in any of these units."""
 
 Family = Literal["dcgm", "node", "own-gpu", "own-node"]
 
@@ -58,7 +59,10 @@ GPU_LABELS = ("gpu", "device")
 INSTANCE_LABEL = "GPU_I_ID"
 """Of a part of a GPU (MIG)."""
 
-_OTHER_INTERFACES = "lo|veth.*|docker.*|br-.*|virbr.*|cni.*|cali.*|flannel.*|tunl.*"
+_OTHER_INTERFACES = (
+    "lo|veth.*|docker.*|br-.*|virbr.*|cni.*|cali.*|flannel.*|cilium.*|lxc.*|tun.*|tap.*|vxlan.*|wg.*"
+    "|bond.*|team.*|vlan.*|.+[.][0-9]+"
+)
 """What goes through them goes through the machine's own, too, or stays on it."""
 
 _OTHER_DISKS = "loop.*|ram.*|dm-.*|md.*"

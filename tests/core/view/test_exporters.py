@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -65,6 +66,8 @@ def test_labels_name_a_node_and_a_gpu(labels, node, gpu):
         ("memory_used_bytes", 80.0 * 2**30, math.nan),  # in bytes
         ("sm_clock_hertz", 1980.0, 1.98e9),
         ("power_watts", 140737488355328.0, math.nan),  # DCGM's "not known"
+        ("energy_joules", 5e6, 5e3),
+        ("energy_joules", 2.0**63 - 16, math.nan),  # the same of a whole number
         ("power_watts", -1.0, math.nan),
         ("power_watts", math.inf, math.nan),
         ("power_watts", math.nan, math.nan),
@@ -74,3 +77,19 @@ def test_values_are_in_the_fields_unit(field, value, expected):
     """And none where they are out of range."""
     figure = next(each for each in FIGURES if each.field == field)
     assert in_field(figure, value) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("interface", "is_own"),
+    [("eth0", True), ("enp3s0f1np1", True), ("ib0", True), ("wlan0", True)]
+    + [(name, False) for name in ("lo", "bond0", "team0", "eth0.100", "vlan7", "docker0", "wg0")],
+)
+def test_what_goes_through_a_card_counts_once(interface, is_own):
+    """Bonds and VLANs are made of cards, which tell the same bytes."""
+    (figure,) = (
+        each
+        for each in FIGURES
+        if (each.family, each.field) == ("node", "network_sent_bytes_per_second")
+    )
+    (pattern,) = re.findall('device!~"([^"]*)"', figure.query)
+    assert (re.fullmatch(pattern, interface) is None) == is_own
