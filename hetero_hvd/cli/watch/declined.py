@@ -10,7 +10,8 @@ from pathlib import Path
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.errors import UserError, job_error
 
-_ID = re.compile(r"[a-z]+:[!-~]{1,200}")
+_ID = re.compile(r"[a-z]+:\S.{0,20000}")
+"""Of some hundred nodes, of which a Prometheus may have others' names than we do."""
 MAX_IDS = 10_000
 
 
@@ -22,7 +23,7 @@ def ids() -> frozenset[str]:
     """
     path = _file()
     try:
-        return frozenset(filter(_ID.fullmatch, path.read_text(errors="replace").splitlines()))
+        return frozenset(filter(_is_id, path.read_text("utf-8", errors="replace").splitlines()))
     except FileNotFoundError:
         return frozenset()
     except OSError as error:
@@ -37,7 +38,7 @@ def change(declined: Sequence[str], recalled: Sequence[str]) -> Iterator[str]:
         JobError: The file cannot be written.
     """
     for each in (*declined, *recalled):
-        if not _ID.fullmatch(each):
+        if not _is_id(each):
             raise UserError(f"{each!r}: is no ID of an advice; `id` stands under each")
     known = ids()
     wanted = sorted((known | set(declined)) - set(recalled))[:MAX_IDS]
@@ -45,7 +46,7 @@ def change(declined: Sequence[str], recalled: Sequence[str]) -> Iterator[str]:
     new = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new.write_text("".join(f"{each}\n" for each in wanted))
+        new.write_text("".join(f"{each}\n" for each in wanted), "utf-8")
         new.replace(path)
     except OSError as error:
         raise job_error(f"{path}: cannot be written: {error.strerror}", error) from error
@@ -53,6 +54,10 @@ def change(declined: Sequence[str], recalled: Sequence[str]) -> Iterator[str]:
         yield f"{each}: is not told any more; hetero-hvd advise --recall {each} tells it again"
     for each in recalled:
         yield f"{each}: is told again" if each in known else f"{each}: was not declined"
+
+
+def _is_id(text: str) -> bool:
+    return text.isprintable() and _ID.fullmatch(text) is not None
 
 
 def _file() -> Path:

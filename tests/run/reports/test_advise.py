@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.cli.watch import declined
 from hetero_hvd.messages import PlacementTried, TrialReported
 from hetero_hvd.run.recordings.frames import FILE
 from hetero_hvd.run.records.parts import read_run
@@ -138,6 +139,16 @@ def test_what_was_declined_is_not_told_again(long_run, tmp_path, monkeypatch, ca
     assert "leave gamma out" in told(capsys, long_run)
     (tmp_path / "state" / "hetero_hvd" / "declined-advice").write_bytes(b"\xff\n\n" + bytes(9))
     assert "leave gamma out" in told(capsys, long_run)
+
+
+@pytest.mark.parametrize(
+    "id_", ["idle:gpu 1 of Zoë:0", f"placement:{'+'.join(f'gpu-node-{n:03}' for n in range(300))}"]
+)
+def test_whatever_id_stands_under_an_advice_can_be_declined(tmp_path, monkeypatch, capsys, id_):
+    """A Prometheus has any names, and a large cluster many."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert "is not told any more" in told(capsys, "--decline", id_)
+    assert declined.ids() == {id_}
 
 
 def test_a_run_that_is_named_twice_is_one(long_run, monkeypatch, capsys):
