@@ -350,7 +350,7 @@ class PlacementTrial:
             self._end("no placement is left that could be measured")
             return
         best = max(racing, key=self._mean)
-        error = error_of_a_pair(len(known), MAX_ROUNDS)
+        error = error_of_a_pair(math.comb(len(known), 2), MAX_ROUNDS)
         is_open = False
         for each in racing:
             if each is best:

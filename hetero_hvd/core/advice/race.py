@@ -57,14 +57,15 @@ def ratio_of(values: Values, others: Values, *, error: float) -> Ratio:
     return Ratio(math.exp(ends[0]), math.exp(middle), math.exp(ends[1]))
 
 
-def error_of_a_pair(num_racing: int, max_rounds: int) -> float:
+def error_of_a_pair(num_pairs: int, max_rounds: int) -> float:
     """So that all comparisons of a race together are wrong with `ERROR` at most (Bonferroni).
 
     Args:
-        num_racing: Things that are compared with the best, that one included, >= 2.
+        num_pairs: Of things that may be compared, >= 1. Where the best is found by what is
+            measured, these are all pairs: any of them may seem the best.
         max_rounds: Each is a look at all of them, >= `MIN_PAIRS`.
     """
-    return ERROR / max(1, (num_racing - 1) * (max_rounds - MIN_PAIRS + 1))
+    return ERROR / max(1, num_pairs * (max_rounds - MIN_PAIRS + 1))
 
 
 def student(probability: float, freedom: int) -> float:

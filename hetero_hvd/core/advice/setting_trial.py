@@ -73,7 +73,7 @@ class SettingTrial:
 
     @property
     def _error(self) -> float:
-        return error_of_a_pair(len(self.options), MAX_ROUNDS)
+        return error_of_a_pair(len(self.options) - 1, MAX_ROUNDS)
 
     def _verdict(self, name: str) -> str:
         if name in self._verdicts or name == AS_IT_IS:

@@ -50,4 +50,4 @@ def test_values_without_any_noise_leave_no_width():
     ratio = ratio_of({0: 1e100, 1: 1e120}, {0: 1e-100, 1: 1e-120}, error=0.01)
     assert ratio.high < math.inf
     assert ratio_of({0: 3.0, 1: 6.0}, {0: 1.0, 1: 2.0}, error=0.01).low == pytest.approx(3.0)
-    assert error_of_a_pair(3, 6) == pytest.approx(0.05 / 10)
+    assert error_of_a_pair(2, 6) == pytest.approx(0.05 / 10)
