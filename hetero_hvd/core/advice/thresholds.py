@@ -99,8 +99,8 @@ THRESHOLDS = (
         "a change of level",
         f"{changes.MIN_CHANGE_DEVIATIONS:g} standard deviations, and "
         f"{machines.MIN_CHANGE_RATIO:.0%} of use",
-        "penalty of Bayes' information criterion (Schwarz 1978); optimal partitioning "
-        "(Jackson 2005)",
+        "penalty of the modified Bayes' information criterion (Zhang and Siegmund 2007); "
+        "optimal partitioning (Jackson 2005)",
     ),
     Threshold(
         "a forecast is shown",

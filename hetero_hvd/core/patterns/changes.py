@@ -2,8 +2,10 @@
 
 Change points minimise the squared distance from a level for each piece, plus a price for each
 change (optimal partitioning: B. Jackson et al., 2005: "An algorithm for optimal partitioning of
-data on an interval"). The price is that of Bayes' information criterion, times what neighbours
-that are alike add to the variance of a mean: else noise that remembers would have changes.
+data on an interval"). The price is that of Bayes' information criterion as modified for change
+points (N. Zhang and D. Siegmund, 2007: "A modified Bayes information criterion with applications to
+the analysis of comparative genomic hybridization data"), times what neighbours that are alike add
+to the variance of a mean: else noise that remembers would have changes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ MIN_CHANGE_RATIO = 0.1
 """And of all that the series spans: a bin in which the level changes has one of its own."""
 
 PENALTY = 3.0
-"""Times the logarithm of the number of bins: a change adds its place and a level to the model."""
+"""Times the logarithm of the number of bins: one for the level that a change adds, two for its
+place."""
 
 MAX_MEMORY = 0.9
 """Correlation of neighbours that is believed; noise that remembers more is a random walk."""
