@@ -38,7 +38,9 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
             words, ends = _LESS[self.goal], (-self.high, -self.low)
         first, last = (f"{ratio:.0%}" for ratio in ends)
         if ends[0] <= 0:
-            return f"up to {last} {words}"
+            loss = f"{abs(ends[0]):.0%}"
+            lost = "up" if loss == "0%" else f"{loss} {_LESS[self.goal]}"
+            return f"{lost} to {last} {words}"
         return f"{first} {words}" if first == last else f"{first} to {last} {words}"
 
 

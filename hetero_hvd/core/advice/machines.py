@@ -336,7 +336,7 @@ def _memory(seen: SeenDevice, command: str) -> Iterator[Advice]:
             command=command,
             unknown=("whether it goes on to grow",),
         )
-    elif series.device == THE_NODE and np.nanmedian(used / total) >= FULL_RATIO:
+    elif series.device == THE_NODE and _median(used / total) >= FULL_RATIO:
         yield Advice(
             kind="memory",
             id=f"memory:{_id(series)}",
@@ -392,6 +392,11 @@ def _mean_in(times: Values, values: Values, phase: Phase) -> float:
 def _max(values: Values) -> float:
     told = values[np.isfinite(values)]
     return float(told.max()) if len(told) else math.nan
+
+
+def _median(values: Values) -> float:
+    told = values[np.isfinite(values)]
+    return float(np.median(told)) if len(told) else math.nan
 
 
 def _last(values: Values) -> float:

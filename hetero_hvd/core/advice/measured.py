@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
@@ -96,7 +97,7 @@ def measured_placements(
             what=f"leave {' and '.join(left_out)} out",
             evidence=tuple(_evidence(measured[frozenset(best)], before, source)),
             gains=(found[goal], *(gain for other, gain in found.items() if other != goal)),
-            command=" && ".join(command.format(node=node) for node in left_out),
+            command=" && ".join(command.format(node=shlex.quote(node)) for node in left_out),
             unknown=("what a node that is left out draws meanwhile",) if goal == "energy" else (),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -258,7 +259,7 @@ def _advice(run: MeasuredJob, nodes: Sequence[str], gains: Sequence[Gain], comma
         what=f"leave {' and '.join(named)} out",
         evidence=tuple(evidence),
         gains=tuple(gains),
-        command=" && ".join(command.format(node=node) for node in left_out),
+        command=" && ".join(command.format(node=shlex.quote(node)) for node in left_out),
         unknown=tuple(unknown),
     )
 

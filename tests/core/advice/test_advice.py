@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 
 import pytest
 
 from hetero_hvd.core.advice.advice import Advice, Advised, Gain, Worth, ranked
+from hetero_hvd.core.advice.measured import measured_placements
 from hetero_hvd.core.advice.verdicts import Judgement, limits, recurring
-from hetero_hvd.messages import Finding, WorkerId
+from hetero_hvd.messages import Finding, PlacementTried, WorkerId
 
 
 @pytest.mark.parametrize(
@@ -17,7 +19,9 @@ from hetero_hvd.messages import Finding, WorkerId
         ("speed", 0.121, 0.184, "12% to 18% faster"),
         ("speed", 0.12, 0.12, "12% faster"),
         ("speed", 0.0, 0.35, "up to 35% faster"),
-        ("speed", -0.02, 0.35, "up to 35% faster"),
+        ("speed", -0.004, 0.35, "up to 35% faster"),
+        ("speed", -0.02, 0.35, "2% slower to 35% faster"),
+        ("money", -0.3, 0.1, "30% dearer per sample to 10% cheaper per sample"),
         ("speed", -0.05, -0.02, "2% to 5% slower"),
         ("money", 0.1, 0.2, "10% to 20% cheaper per sample"),
         ("money", -0.2, -0.1, "10% to 20% dearer per sample"),
@@ -154,3 +158,14 @@ def test_what_a_slow_node_has_cost_is_told_where_it_is_known():
     for seconds in (math.nan, 5.0):
         (found,) = recurring([judged(n, slow("a"), seconds=seconds) for n in "12"])
         assert not found.gains
+
+
+def test_a_node_of_another_ones_record_does_nothing_in_a_shell():
+    """Its name stands in a command that people copy."""
+    name = "b; reboot"
+    tried = [
+        PlacementTried(nodes=nodes, rounds=(0, 1), samples_per_second=speeds)
+        for nodes, speeds in ((("a", name), (100.0, 101.0)), (("a",), (150.0, 151.5)))
+    ]
+    (advice,) = measured_placements(tried, ["a", name], source="it", command="drain {node} run")
+    assert shlex.split(advice.command) == ["drain", name, "run"]

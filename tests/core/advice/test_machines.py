@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hetero_hvd.core.advice.advice import Worth
-from hetero_hvd.messages import DeviceEquipment, NodeEquipped
+from hetero_hvd.messages import DeviceEquipment, NodeEquipped, NodeSampled
 from hetero_hvd.run.recordings.machine_advice import of_run, of_samples
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.records.samples import COLUMNS, SCHEMA, SampleTable
@@ -115,6 +115,13 @@ FEW = {
     "at one time": [(node, AT[0], told) for node, _, told in
                     list(samples(drawn("idle"), AT))[:100]],
 }  # fmt: skip
+
+
+def test_memory_of_which_only_the_size_is_known_is_not_judged():
+    """As of an old kernel, by a node exporter."""
+    found = [("b", at, NodeSampled(node="b", cpu_use_ratio=0.5, memory_total_bytes=2.0**36))
+             for at in AT[:100]]  # fmt: skip
+    assert said(found).advice == ()
 
 
 @pytest.mark.parametrize("name", FEW)
