@@ -10,6 +10,7 @@ from hetero_hvd.config import JobConfig
 from hetero_hvd.core.advice.placement_trial import TrialSettings
 from hetero_hvd.driver.trials import Trials
 from hetero_hvd.messages import (
+    NodeSampled,
     NodesPriced,
     ScriptEnded,
     SetAsideReported,
@@ -76,14 +77,14 @@ class Pool:
 class Scene:
     """A job of three nodes, of which gamma holds up the others."""
 
-    def __init__(self, folder, max_np=None):
+    def __init__(self, folder, max_np=None, **settings):
         self.pool = Pool()
         self.max_np = max_np
         self.said = []
         self.events = []
         self.bus = EventBus()
         self.trials = Trials(
-            TrialSettings(),
+            TrialSettings(**settings),
             JobConfig(max_np=max_np),
             self.pool,
             self.bus,
@@ -290,3 +291,14 @@ def test_with_max_np_those_who_wait_for_a_place_get_none_meanwhile(tmp_path):
     scene.trials.close()
     assert all("gamma" not in each.nodes for each in scene.report.placements)
     assert scene.present == {"alpha", "beta", "gamma"}
+
+
+def test_by_energy_a_visit_waits_for_a_sample_of_power(tmp_path):
+    """Which comes each second; steps may be shorter than that."""
+    scene = Scene(tmp_path, goal="energy")
+    while not scene.trials.is_over and scene.step < 10_000:
+        scene.train(11)
+        for name in ("alpha", "beta", "gamma"):
+            scene.bus.publish(NodeSampled(node=name, package_power_watts=100.0))
+    assert scene.report.words.startswith("best of")
+    assert all(each.joules_per_sample > 0 for each in scene.report.placements if each.rounds)

@@ -31,6 +31,9 @@ WARM_UP = 2
 MIN_EXCHANGES = 3
 """In a visit, however many steps they have."""
 
+MAX_POWER_SECONDS = 10.0
+"""By energy, a visit goes on until the power of each node was sampled, or for so long."""
+
 MAX_MEASURED = 7
 """Placements that are measured at most, all nodes together among them."""
 
@@ -171,7 +174,8 @@ class PlacementTrial:
         elif frozenset(table.workers) != self.wanted:
             if at_seconds > visit.since_seconds + self._settings.patience_seconds:
                 self._void(f"not together after {self._settings.patience_seconds:g} s")
-        elif self._take(visit, table):
+        elif self._take(visit, table) and self._has_power(visit, at_seconds, watts):
+            self._measured(visit)
             for node in visit.placement.nodes & watts.keys():
                 self._watts[node].append(watts[node])
             self._visit = None
@@ -233,7 +237,7 @@ class PlacementTrial:
             self._news.append(f"trial: {placement}: {low:.4g} to {high:.4g} samples/s predicted")
 
     def _take(self, visit: Visit, table: StepTable) -> bool:
-        """Count a table; whether the visit is complete with it."""
+        """Count a table; whether it was the last one that is needed."""
         if table.joined.rendezvous_id != visit.rendezvous_id:
             visit.rendezvous_id = table.joined.rendezvous_id
             visit.num_seen = 0
@@ -244,8 +248,18 @@ class PlacementTrial:
         if visit.num_seen > WARM_UP:
             visit.tables.append(table)
         steps = sum(each.num_steps for each in visit.tables)
-        if len(visit.tables) < MIN_EXCHANGES or steps < self._settings.num_steps:
-            return False
+        return len(visit.tables) >= MIN_EXCHANGES and steps >= self._settings.num_steps
+
+    def _has_power(self, visit: Visit, at_seconds: float, watts: Mapping[str, float]) -> bool:
+        """Whether nothing is to be waited for: a sample comes each second, and steps are short."""
+        if math.isnan(visit.measured_at_seconds):
+            visit.measured_at_seconds = at_seconds
+        is_late = at_seconds >= visit.measured_at_seconds + MAX_POWER_SECONDS
+        return self._settings.goal != "energy" or visit.placement.nodes <= watts.keys() or is_late
+
+    def _measured(self, visit: Visit) -> None:
+        """Keep what a visit has shown."""
+        steps = sum(each.num_steps for each in visit.tables)
         seconds = math.fsum(each.num_steps * each.step_seconds for each in visit.tables)
         samples = sum(each.num_steps * each.samples_per_step for each in visit.tables)
         exposed = math.fsum(each.num_steps * each.exposed_comm_seconds for each in visit.tables)
@@ -255,7 +269,7 @@ class PlacementTrial:
         if not self._round:
             each_speed = [each.samples_per_second for each in visit.tables]
             placement.first_range = min(each_speed), max(each_speed)
-        if len(table.workers) > 1 and math.isfinite(exposed):
+        if len(self._workers_of(placement.nodes)) > 1 and math.isfinite(exposed):
             placement.exposed_seconds.append(exposed / steps)
         for each in visit.tables:
             for worker, row in each.measured.items():
@@ -267,7 +281,6 @@ class PlacementTrial:
             f"trial: {placement}: {samples / seconds:.4g} samples/s, round {self._round + 1}, "
             f"{steps} steps"
         )
-        return True
 
     def _void(self, why: str) -> None:
         """What is being measured of this placement does not count; all come back."""

@@ -34,6 +34,7 @@ class Visit:
 
     placement: TriedSet
     since_seconds: float
+    measured_at_seconds: float = math.nan
     rendezvous_id: int = -1
     num_seen: int = 0
     tables: list[StepTable] = field(default_factory=list)
