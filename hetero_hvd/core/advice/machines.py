@@ -126,7 +126,8 @@ def see(all_series: Sequence[DeviceSeries], every_seconds: float) -> list[SeenDe
     return [
         _see(each, nodes.get(each.node), every_seconds)
         for each in sorted(
-            all_series, key=lambda one: (one.node, one.device != THE_NODE, one.device)
+            all_series,
+            key=lambda one: (one.node, one.device != THE_NODE, len(one.device), one.device),
         )
         if len(each.times) > 1
     ]

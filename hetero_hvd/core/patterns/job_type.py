@@ -93,7 +93,10 @@ def job_type(device: Mapping[str, Values], machine: Mapping[str, Values]) -> Job
     """
     use = device.get("use_ratio", np.empty(0))
     if len(use) < MIN_SAMPLES or not _is_known(use):
-        return _unknown(f"fewer than {MIN_SAMPLES} samples tell its use")
+        number = int(np.isfinite(use).sum())
+        few = f"fewer than {MIN_SAMPLES} samples tell its use"
+        part = f"only {number} of {len(use)} samples tell its use"
+        return _unknown(few if number < MIN_SAMPLES else part)
     moved = device.get("dram_active_ratio", np.full(len(use), np.nan))
     if _p95(use) <= IDLE_RATIO and not _p95(moved) > IDLE_RATIO:
         return JobType(kind="idle", reasons=(f"at most {_p95(use):.0%} of it are used",))

@@ -82,7 +82,7 @@ def find_period(values: Sequence[float] | Values, spacing_seconds: float) -> Per
     return Period(
         seconds=lag * spacing_seconds,
         p_value=p_value,
-        correlation=correlation,
+        correlation=min(1.0, correlation),  # of parts, it may be a little more
         num_cycles=len(series) / lag,
     )
 

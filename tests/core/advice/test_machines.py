@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hetero_hvd.core.advice.advice import Worth
-from hetero_hvd.messages import DeviceEquipment, NodeEquipped, NodeSampled
+from hetero_hvd.messages import DeviceEquipment, DeviceSample, NodeEquipped, NodeSampled
 from hetero_hvd.run.recordings.machine_advice import of_run, of_samples
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.records.samples import COLUMNS, SCHEMA, SampleTable
@@ -183,3 +183,12 @@ def test_machines_of_a_run_are_judged_by_its_rows(name):
     found = of_run(record, Worth(), "show more").advice
     assert [each.id for each in found] == expected
     assert of_run(Record(events=(), rollups=()), Worth(), "").advice == ()
+
+
+def test_gpus_stand_in_the_order_of_their_indices():
+    """The tenth after the second."""
+    found = [("b", at, NodeSampled(node="b", devices=tuple(
+        DeviceSample(index=index, use_ratio=0.5) for index in (10, 2)))) for at in AT[:3]
+    ]  # fmt: skip
+    names = [line.partition(":")[0] for line in said(found).seen if "kind of job" in line]
+    assert names == ["b GPU 2", "b GPU 10"]

@@ -77,3 +77,9 @@ def test_a_machine_without_gpus_is_judged_by_its_processors():
     machine = {"use_ratio": 0.9 * work + 0.02, "disk_read_bytes_per_second": 1e8 * (1 - work)}
     assert job_type(machine, machine).kind == "input"
     assert job_type({"use_ratio": 0.97 + 0 * at}, {}).kind == "compute"
+
+
+def test_why_its_use_does_not_count_is_told_as_it_is():
+    """There are enough samples, of which half tell it."""
+    use = np.where(AT % 2 == 0, np.nan, 0.5)
+    assert job_type({"use_ratio": use}, {}).reasons == ("only 300 of 600 samples tell its use",)

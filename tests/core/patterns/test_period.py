@@ -92,3 +92,8 @@ def test_gaps_do_not_hide_a_cycle():
     values = busy(rng, 6.0, 0.5)
     values[rng.random(NUM_SAMPLES) < 0.1] = math.nan
     assert find_period(values, 0.5).seconds == pytest.approx(3.0, rel=0.02)
+
+
+def test_a_correlation_is_at_most_one():
+    """Even of a series of which each part that overlaps varies more than the whole."""
+    assert find_period(np.tile([0.0, 1.0], 30), 1.0).correlation == 1.0
