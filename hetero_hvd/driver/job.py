@@ -22,7 +22,6 @@ from hetero_hvd.driver.ending import JobResult, Lender, Owner
 from hetero_hvd.driver.guard.node_care import NodeCare
 from hetero_hvd.driver.http_service import HttpService
 from hetero_hvd.driver.hub_side import HubSide
-from hetero_hvd.driver.measurement import Measurement
 from hetero_hvd.driver.membership.gpu_conflict import machines_of
 from hetero_hvd.driver.network.control_socket import ControlSocket
 from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery, check_tls_file
@@ -32,11 +31,12 @@ from hetero_hvd.driver.output.log_lines import console_log
 from hetero_hvd.driver.output.ssh_tunnel import ssh_tunnel
 from hetero_hvd.driver.output.status_line import StatusLine
 from hetero_hvd.driver.output.terminal import TerminalStyle
+from hetero_hvd.driver.placement.measurement import Measurement
+from hetero_hvd.driver.placement.standby import Standby
+from hetero_hvd.driver.placement.trials import Trials
 from hetero_hvd.driver.ready_workers import ReadyWorkers
-from hetero_hvd.driver.standby import Standby
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.driver.traces import TraceOrders
-from hetero_hvd.driver.trials import Trials
 from hetero_hvd.errors import ConfigError, UserError
 from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_TERMINATED, SIGNALLED, exit_of_user_error
 from hetero_hvd.messages import NodesPriced

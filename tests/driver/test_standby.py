@@ -6,7 +6,7 @@ import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.core.membership.set_aside import NUM_EXCHANGES
-from hetero_hvd.driver.standby import Standby
+from hetero_hvd.driver.placement.standby import Standby
 from hetero_hvd.messages import (
     ScriptEnded,
     SetAsideReported,

@@ -8,7 +8,7 @@ import pytest
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.advice.placement_trial import TrialSettings
-from hetero_hvd.driver.trials import Trials
+from hetero_hvd.driver.placement.trials import Trials
 from hetero_hvd.messages import (
     NodeSampled,
     NodesPriced,

@@ -21,8 +21,8 @@ from hetero_hvd.config.value_types import CHECKPOINT_URL, TAG_NAME
 from hetero_hvd.config.variables import RECORD_SETTINGS, RecordConfig, given
 from hetero_hvd.core.advice.placement_trial import TrialSettings
 from hetero_hvd.driver.ending import Lender
-from hetero_hvd.driver.measurement import Measurement
 from hetero_hvd.driver.output.terminal import TerminalStyle
+from hetero_hvd.driver.placement.measurement import Measurement
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.probes.other_launchers import started_by

@@ -15,7 +15,7 @@ from hetero_hvd.cli.train import run
 from hetero_hvd.core.advice.advice import Goal
 from hetero_hvd.core.advice.placement_trial import TrialSettings
 from hetero_hvd.core.advice.setting_trial import SETTINGS, SettingTrial
-from hetero_hvd.driver.measurement import Measurement
+from hetero_hvd.driver.placement.measurement import Measurement
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.errors import UserError
 from hetero_hvd.exit_codes import EXIT_USER_ERROR, SIGNALLED

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.view.queued.test_reduction_meter import WORKERS, joined, timed
 
 from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.queued.job_progress import JobProgress
+from tests.core.view.queued.test_reduction_meter import WORKERS, joined, timed
 
 RATE = 32 / 0.5
 ALPHA = WORKERS[:1]
