@@ -19,7 +19,7 @@ from hetero_hvd.cli.commands_page import reference
 from hetero_hvd.cli.completion import PREAMBLE
 from hetero_hvd.cli.parsing import SHELLS, options_of, parse, parser_of, whole_parser
 
-MAX_COMMANDS = 25
+MAX_COMMANDS = 26
 LISTS = {
     "advise", "compare", "config", "cost", "nodes", "queue", "record", "report", "runs", "top",
     "benchmark", "doctor", "hardware", "simulate",

@@ -121,20 +121,21 @@ OF_A_RUN = {
     "drain": ["drain", "alpha"],
     "trace": ["trace"],
     "run": ["run", "--resume"],
+    "trial": ["trial", "--resume"],
 }
 
 
 def test_the_table_has_every_command_that_is_about_a_run():
     """Nobody reads the name of a run in a way of its own."""
     takes = {name for name in COMMANDS if "RUN" in parser_of(name).format_help().split("usage")[1]}
-    assert takes == OF_A_RUN.keys() | {"run"}
+    assert takes == OF_A_RUN.keys()
 
 
 @pytest.mark.usefixtures("named_runs")
 @pytest.mark.parametrize("command", OF_A_RUN)
 def test_every_command_refuses_what_could_be_several_runs(command, capsys):
     """In the same words."""
-    more = ["--", "train.py"] if command == "run" else []
+    more = ["--", "train.py"] if command in ("run", "trial") else []
     assert main([*OF_A_RUN[command], "b", *more]) == 2
     assert "b: could be monday-10, monday-2; write more" in capsys.readouterr().err
 
