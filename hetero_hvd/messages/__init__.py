@@ -18,6 +18,7 @@ from hetero_hvd.messages.causes import (
     SlowBy,
 )
 from hetero_hvd.messages.events import (
+    DRAINED,
     ClockMeasured,
     Decided,
     DriverEvent,
@@ -112,6 +113,7 @@ __all__ = [
     "BOUND_BY",
     "CAUSES",
     "DEVICE_PHASES",
+    "DRAINED",
     "LOG_MARK",
     "NODE_NAME",
     "OWN_PHASES",

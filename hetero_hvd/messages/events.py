@@ -132,12 +132,15 @@ class MembersMet(Message, frozen=True):
     processor_seconds: float = 0.0
 
 
+DRAINED = "drained"
+
+
 class WorkerQuarantined(Message, frozen=True):
     """A slot runs no worker any more although nodes.yaml has it.
 
     Attributes:
         worker: Whose slot.
-        reason: In words.
+        reason: In words; `DRAINED`: somebody wanted it so.
     """
 
     worker: WorkerId

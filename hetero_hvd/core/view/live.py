@@ -17,6 +17,7 @@ from hetero_hvd.core.view.live_nodes import NodesView, NodeView
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.core.view.quality import Quality, QualityView, finite
 from hetero_hvd.messages import (
+    DRAINED,
     STEP_PARTS,
     BatchPlan,
     DeviceUsed,
@@ -234,7 +235,9 @@ class LiveView:
             case WorkerExited() if self._worker(event.worker).state not in _FINAL:
                 self._worker(event.worker).state = "ended"
             case WorkerQuarantined():
-                self._worker(event.worker).state = "quarantined"
+                self._worker(event.worker).state = (
+                    "drained" if event.reason == DRAINED else "quarantined"
+                )
             case GuardReported(what="drained") | SetAsideReported(what="tried"):
                 is_drained = isinstance(event, GuardReported)
                 for worker in event.workers:
@@ -254,6 +257,7 @@ class LiveView:
         for view in self._workers.values():
             if view.state == "training":
                 view.state = "ready"
+            view.share = view.lateness_seconds = None  # until the plan of these members
         for worker in event.workers:
             self._worker(worker).state = "training"
 

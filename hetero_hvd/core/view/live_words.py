@@ -6,6 +6,7 @@ import math
 
 from hetero_hvd.core.diagnosis.stall import stall_in_words
 from hetero_hvd.messages import (
+    DRAINED,
     BatchPlan,
     Crashed,
     GuardReported,
@@ -67,6 +68,8 @@ def event_in_words(event: object) -> str | None:  # noqa: C901, PLR0911, PLR0912
             return f"{event.worker} crashed: {event.error}"
         case WorkerExited():
             return f"{event.worker} {event.words}"
+        case WorkerQuarantined(reason=reason) if reason == DRAINED:
+            return f"{event.worker} is drained and leaves"
         case WorkerQuarantined():
             return f"{event.worker} is given up: {event.reason}"
         case GuardReported():

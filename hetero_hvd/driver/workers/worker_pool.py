@@ -28,7 +28,7 @@ from hetero_hvd.exit_codes import (
     EXIT_OUT_OF_MEMORY,
     EXIT_TERMINATED,
 )
-from hetero_hvd.messages import Ready, WorkerId, WorkerQuarantined, WorkerStarted
+from hetero_hvd.messages import DRAINED, Ready, WorkerId, WorkerQuarantined, WorkerStarted
 from hetero_hvd.run.event_bus import EventBus
 
 NO_PLACE_SECONDS, MAX_NO_PLACE_SECONDS = 0.1, 10.0
@@ -229,9 +229,9 @@ class WorkerPool:
             names = ", ".join(str(slot.worker) for slot in self._tasks if slot.is_wanted)
             raise UserError(f"{target!r}: no such node or worker; there are: {names}")
         for worker in away:
-            self._quarantine(worker, self.quarantined[worker][0], "drained")
+            self._quarantine(worker, self.quarantined[worker][0], DRAINED)
         for slot in found:
-            self._quarantine(slot.worker, slot.node, "drained")
+            self._quarantine(slot.worker, slot.node, DRAINED)
             self._release(slot, "is drained")
         self._released()
         if not found:

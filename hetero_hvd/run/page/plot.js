@@ -174,7 +174,7 @@ class TimePlot {
       scales: { x: { time: !isStep, range: () => [this.told.from, this.told.to] }, y },
       axes: [
         { ...axis, size: 34, ...(isStep ? { values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? step.toLocaleString("en") : "")) } : {}) },
-        { ...axis, size: 52, values: (_, splits) => splits.map((value) => (value == null ? "" : short(value))) },
+        { ...axis, size: (_, words) => Math.max(52, 20 + 7 * Math.max(...(words ?? [""]).map((text) => text.length))), values: (_, splits) => splits.map((value) => (value == null ? "" : short(value))) },
       ],
       series: [{}, ...(isStacked ? series.reverse() : series)],
       cursor: {

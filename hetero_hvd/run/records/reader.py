@@ -19,6 +19,7 @@ from hetero_hvd.errors import JobError
 from hetero_hvd.messages import Event, Logged, RunStarted, event_from_json
 from hetero_hvd.run.records import logged, samples
 from hetero_hvd.run.records.rollup import COLUMNS
+from hetero_hvd.run.records.run_files import LISTED
 from hetero_hvd.run.records.writer import FILE
 
 MAX_ROW_SECONDS = 10.0
@@ -91,7 +92,7 @@ def read_record(
     """
     path = folder / FILE
     if not path.is_file():
-        raise JobError(f"{folder}: no run is recorded there ({FILE} is missing)")
+        raise JobError(f"{folder}: no run is recorded there ({FILE} is missing); {LISTED}")
     try:
         with closing(_opened(path)) as connection:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)

@@ -15,6 +15,8 @@ from pathlib import Path
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 LOCK = ".lock"
 """Stays there: who removed it would let somebody else lock another one."""
+LISTED = "`hetero-hvd runs` lists those in runs/"
+"""What to do where no run is."""
 
 
 def private(path: str, flags: int) -> int:

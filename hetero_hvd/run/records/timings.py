@@ -20,7 +20,7 @@ import msgspec
 from hetero_hvd.errors import JobError
 from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import StepsTimed, WorkersJoined, event_from_json, event_to_json
-from hetero_hvd.run.records.run_files import regular
+from hetero_hvd.run.records.run_files import LISTED, regular
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def read_timings(run: Path) -> Iterator[tuple[float, Timing]]:
             newest = stack.enter_context(open(path, "rb", opener=regular))
         except OSError as error:
             newest = None  # its writer is between two segments, or was killed there
-            why = f"{run}: no run is recorded there ({FILE}: {error.strerror})"
+            why = f"{run}: no run is recorded there ({FILE}: {error.strerror}); {LISTED}"
         closed = list(takewhile(lambda path: not _is_same(path, newest), _closed(run)))
         if newest is None and not closed:
             raise JobError(why)

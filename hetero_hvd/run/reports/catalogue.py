@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hetero_hvd.core.view.quality import finite
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.run.records.parts import parts_of, read_run
 from hetero_hvd.run.records.writer import FILE
@@ -28,6 +29,7 @@ COLUMNS = (
     "state",
     "started",
     "steps",
+    "train_loss",
     "samples_per_second",
     "cost",
     "unpriced",
@@ -65,6 +67,7 @@ class RecordedRun(NamedTuple):
             "state": facts.state,
             "started": started,
             "steps": facts.steps,
+            "train_loss": finite(facts.train_loss),
             "samples_per_second": None if math.isnan(speed) else speed,
         } | self._spent()
 
@@ -222,6 +225,7 @@ def in_lines(runs: Sequence[RecordedRun]) -> Iterator[str]:
         parts = [run.folder.name, facts.name, facts.state]
         parts += [f"{name}={value}" for name, value in facts.tags.items()]
         parts += [f"{name} {value:.4g}" for name, value in facts.metrics.items()]
+        parts += [] if math.isnan(facts.train_loss) else [f"train_loss {facts.train_loss:.4g}"]
         parts += [f"{speed:.0f} samples/s" if speed > 0 else "speed not measured"]
         parts += [_cost(run.costs)] if run.costs is not None else []
         yield "  ".join([*filter(None, parts), facts.findings[0].words])

@@ -38,7 +38,7 @@ def compare_runs(folders: Sequence[Path]) -> Iterator[str]:
     yield from _spent([costs_of(record) for record in records])
     for worker in sorted({worker for run in runs for worker in run.plots.workers}):
         shares = _listed(_last_share(run, worker) for run in runs)
-        yield f"share of {worker} at the end: {shares}"
+        yield f"last share of {worker}: {shares}"
     for run in runs:
         for judged in run.verdict:
             yield f"{run.run_id}: {judged.words}"

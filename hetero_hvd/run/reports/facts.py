@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hetero_hvd.core.view.quality import LOSS
 from hetero_hvd.messages import (
     Evaluated,
     Finding,
@@ -38,6 +39,7 @@ class RunFacts:
         started_at: When, seconds since 1970; NaN: not recorded.
         steps: Up to the last one that was heard of.
         metrics: The newest result of each metric that was evaluated, by name.
+        train_loss: Mean of the newest steps that told it together; NaN: not told.
         state: The reason of its end; `running`, as far as this machine knows; or `no end
             recorded`: it was killed, or runs elsewhere.
         num_memberships: So many times the workers came together.
@@ -51,6 +53,7 @@ class RunFacts:
     started_at: float
     steps: int
     metrics: dict[str, float]
+    train_loss: float
     state: str
     num_memberships: int
     samples_per_second: float
@@ -80,6 +83,9 @@ def facts_of(record: Record) -> RunFacts:
         started_at=next((at for at, e in record.events if isinstance(e, RunStarted)), math.nan),
         steps=max(_steps(record), default=0),
         metrics=metrics,
+        train_loss=next(
+            (e.values[LOSS].mean for _, e in reversed(record.logged) if LOSS in e.values), math.nan
+        ),
         state=next((e.reason for e in newest if isinstance(e, RunEnded)), without_end),
         num_memberships=sum(isinstance(event, WorkersJoined) for event in events),
         samples_per_second=throughput(record.rollups),

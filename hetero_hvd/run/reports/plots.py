@@ -78,12 +78,14 @@ def draw(report: ReportContent, path: Path) -> None:
             axis.set(ylim=(0, None))
         axis.set(ylabel=_literal(f"{plot.title}\n{plot.unit}"))
         if 1 < len(labels) <= MAX_LEGEND:
-            axis.legend(loc="upper left", fontsize="x-small", ncols=4)
+            where = "lower left" if plot.is_stacked else "best"  # on no line, nor on a peak
+            axis.legend(loc=where, fontsize="x-small", ncols=4)
         for mark in view.marks:  # what is planned often stands at the foot alone
             top = 0.06 if mark.kind == "plan" else 1.0
             axis.axvline(mark.step, ymax=top, color=COLOURS[mark.kind], linewidth=0.8)
     num_left_out = len(phases) - MAX_PHASES
     more = f"; the phases of {num_left_out} more workers are in report.html"
+    figure.align_ylabels(axes)
     axes[-1].set(xlabel="step" + (more if num_left_out > 0 else ""))
     _save(figure, path)
 

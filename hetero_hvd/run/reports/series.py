@@ -163,7 +163,10 @@ def _equipment(event: NodeEquipped) -> str:
         event.processor,
         f"{event.num_cpus} CPUs" if event.num_cpus else "",
         f"{event.memory_bytes / 2**30:.0f} GiB" if math.isfinite(event.memory_bytes) else "",
-        *(f"{name} {bits / 1e9:g} Gbit/s" for name, bits in event.interfaces.items()),
+        *(
+            f"{name} {bits / 1e9:g} Gbit/s" if math.isfinite(bits) else name
+            for name, bits in event.interfaces.items()
+        ),
         event.system,
         f"driver {event.gpu_driver}" if event.gpu_driver else "",
         f"CUDA {event.cuda}" if event.cuda else "",

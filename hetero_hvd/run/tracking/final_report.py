@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,7 +109,9 @@ def _worker_line(worker: dict[str, Any]) -> str:
     codes = worker["exit_codes"]
     own = codes[:-1] if worker.get("ended_by_driver") else codes  # the last is of our signal
     if any(own):
-        parts.append("exit codes " + ", ".join(map(str, own)))
+        runs = [(code, len(list(same))) for code, same in itertools.groupby(own)]
+        told = (f"{code} ({count} times)" if count > 1 else str(code) for code, count in runs)
+        parts.append("exit codes " + ", ".join(told))
     return "  ".join(parts)
 
 

@@ -57,7 +57,10 @@ class Access:
             return "needs the token of a user: send Authorization: Bearer TOKEN"
         if role == "queue" or not self._tokens(role):
             return f"this server was started without a token of the role {role!r}, so nobody may"
-        return f"needs the token of the role {role!r}: send Authorization: Bearer TOKEN"
+        return (
+            f"needs the token of the role {role!r}: enter it on the page, or send Authorization: "
+            "Bearer TOKEN"
+        )
 
     def _tokens(self, role: Role) -> list[bytes]:
         """Each of which is enough."""

@@ -38,7 +38,7 @@ def test_what_differs_is_told(tmp_path, capsys):
     assert "samples/s: 120 and 60 (-50.0%)" in lines
     assert "accuracy: 0.99 and 0.89" in lines
     assert "loss at step 29: 1 and 1" in lines
-    assert "share of beta:0 at the end: 4 and 4" in lines
+    assert "last share of beta:0: 4 and 4" in lines
 
 
 def test_any_number_of_runs_is_compared(tmp_path, capsys):

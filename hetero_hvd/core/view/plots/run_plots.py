@@ -18,6 +18,7 @@ from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.core.view.plots.bounded_series import BoundedSeries, PlotRange
 from hetero_hvd.core.view.quality import LOSS, is_learning_rate
 from hetero_hvd.messages import (
+    DRAINED,
     STEP_PARTS,
     BatchPlan,
     Crashed,
@@ -233,6 +234,8 @@ class RunPlots:
                 kind = "straggler"
             case StallReported():
                 kind = "stall"
+            case WorkerQuarantined(reason=reason) if reason == DRAINED:
+                kind = "reset"
             case Crashed() | OutOfMemory() | WorkerQuarantined() | GuardReported():
                 kind = "fault"
             case _:

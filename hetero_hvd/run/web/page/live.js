@@ -32,10 +32,10 @@ const now = () => state.now_unix_seconds + (performance.now() - heardAt) / 1e3;
 function facts(id, found) {
   const list = at(id);
   for (const item of [...list.children]) if (!(item.dataset.name in found)) item.remove();
-  for (const [name, value] of Object.entries(found)) {
+  for (const [index, [name, value]] of Object.entries(found).entries()) {
     let item = [...list.children].find((one) => one.dataset.name === name);
     if (!item) {
-      item = list.appendChild(make("div", ""));
+      item = list.insertBefore(make("div", ""), list.children[index] ?? null);
       item.dataset.name = name;
       item.append(make("dt", name), make("dd", ""));
     }
@@ -75,6 +75,7 @@ function showProgress() {
 // Workers: their rows are changed in place, as they change all the time
 
 const rows = new Map();
+const GONE = ["drained", "ended", "finished", "quarantined"]; // who cannot be let go any more
 
 function bar(parts) {
   const svg = shape("svg", { class: "bar", viewBox: "0 0 100 16", preserveAspectRatio: "none", role: "img" });
@@ -121,6 +122,7 @@ function showWorkers() {
       cells[cell].classList.toggle("none", words === "–");
     });
     showBar(svg, parts, worker, longest);
+    cells.at(-1).firstChild.hidden = GONE.includes(worker.state);
   });
 }
 
