@@ -10,6 +10,7 @@ from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.live import MAX_EVENTS, LiveView, severity_of
 from hetero_hvd.messages import (
+    DRAINED,
     DeviceUsed,
     Finding,
     GuardReported,
@@ -22,6 +23,7 @@ from hetero_hvd.messages import (
     StragglerReported,
     WorkerExited,
     WorkerId,
+    WorkerQuarantined,
     WorkersJoined,
     WorkerStarted,
 )
@@ -165,6 +167,24 @@ def test_a_worker_that_was_let_go_for_now_is_shown_as_such(state):
     found = [view_of(events=events) for events in ([drained, left], [drained, left, back])]
     assert [view.workers[1].state for view in found] == [state, "starting"]
     assert words in [said for _, said in found[0].events]
+
+
+def test_who_was_drained_has_no_share_any_more():
+    """Neither in its row nor among what went wrong."""
+    gone = WorkerQuarantined(worker=GAMMA, reason=DRAINED)
+    left = WorkerExited(worker=GAMMA, host="gamma-0", exit_code=0, words="has ended")
+    others = WorkersJoined(
+        rendezvous_id=2,
+        workers=(ALPHA,),
+        applied_steps=20,
+        global_batch_size=20,
+        capacities=(-1,),
+        prefetch_steps=0,
+    )
+    rows = timing(12, 0.1), timing(8, 0.1)
+    assert view_of(*rows).workers[1].share == 8
+    found = view_of(*rows, events=[gone, others, left]).workers[1]
+    assert (found.state, found.share) == ("drained", None)
 
 
 def test_tight_memory_is_shown_and_room_is_not():

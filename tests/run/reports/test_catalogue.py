@@ -80,6 +80,16 @@ def test_the_steps_after_the_last_timings_count(tmp_path, last):
     assert found.as_dict()["steps"] == 12
 
 
+def test_runs_are_put_in_the_order_of_their_newest_loss(tmp_path):
+    """One that told none comes before all, as SQLite has it."""
+    for name, losses in {"a": (0.1, 3.0), "b": (4.0, 0.2), "c": ()}.items():
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, JOINED, *(told(5 + at, loss=loss) for at, loss in enumerate(losses)))
+    found = choose(recorded_runs(tmp_path), where="", sort="train_loss")
+    assert "".join(run.folder.name for run in found) == "cba"
+    assert "train_loss 0.2" in list(in_lines(found))[1]
+
+
 def test_runs_are_put_in_an_order(folder):
     """By the newest result."""
     found = choose(recorded_runs(folder), where="accuracy > 0", sort="accuracy desc")
@@ -147,6 +157,7 @@ def test_the_command_prints_lines_and_json(folder, capsys):
     assert found["metrics"] == {"accuracy": 0.97}
     assert found["tags"]["lr"] == "0.05"
     assert found["started"] == "1970-01-01 00:16:40"
+    assert found["train_loss"] is None
     assert found["samples_per_second"] is None
     assert list(in_lines(recorded_runs(folder)))[3].startswith("d  the training is finished")
 
