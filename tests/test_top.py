@@ -1,7 +1,9 @@
 """`hetero-hvd top` shows a run as text and on a terminal."""
 
+import asyncio
 import re
 import sys
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -14,7 +16,7 @@ from hetero_hvd.cli.watch.live_table import (
     sparkline,
     table_of,
 )
-from hetero_hvd.cli.watch.screen import HELP
+from hetero_hvd.cli.watch.screen import HELP, Screen
 from hetero_hvd.core.view.live import LiveState, WorkerView
 from tests.kit.terminal import OnTerminal
 
@@ -229,6 +231,28 @@ def test_what_a_person_does_with_keys(on_terminal, tmp_path):
     assert (tmp_path / "drained").read_text() == "gamma:0"
     terminal.press("q")
     assert terminal.wait() == 0
+
+
+def test_a_source_that_is_slow_is_asked_once_at_a_time():
+    """Else the questions would pile up, each of them slower than the one before."""
+    asked, under_way, most = 0, 0, 0
+
+    def source():
+        nonlocal asked, under_way, most
+        asked, under_way = asked + 1, under_way + 1
+        most = max(most, under_way)
+        time.sleep(0.2)
+        under_way -= 1
+        return STATE
+
+    async def look():
+        screen = Screen(source, interval_seconds=0.02, drain=str)
+        async with screen.run_test() as pilot:
+            while asked < 4:
+                await pilot.pause(0.05)
+
+    asyncio.run(look())
+    assert most == 1
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path, capsys):

@@ -248,6 +248,26 @@ def test_an_answer_of_no_driver_is_one_line(monkeypatch):
             source_of("http://127.0.0.1:1", token_file=None, ca=None)()
 
 
+NO_PAGES = {
+    "http://[::": "must be http",
+    "http://": "must be http",
+    "ftp://there": "must be http",
+    "file:///etc/hostname": "must be http",
+    "http://127.0.0.1:x": "no driver answers there",
+    f"http://{'a' * 70}.b": "no driver answers there",
+}
+
+
+@pytest.mark.parametrize("url", NO_PAGES)
+def test_what_is_no_address_of_a_page_is_one_line(url, tmp_path):
+    """Of a user, and of what stands in a run's folder."""
+    with pytest.raises(JobError, match=NO_PAGES[url]):
+        source_of(url, token_file=None, ca=None)()
+    (tmp_path / "live.json").write_text(json.dumps({"url": url}))
+    with pytest.raises(JobError, match=NO_PAGES[url]):
+        source_of(str(tmp_path), token_file=None, ca=None)
+
+
 def test_a_recorded_run_is_shown_as_it_ended(tmp_path):
     """From its timings, unmeasured values and a torn last line included; nonsense is one line."""
     joined = {"type": "WorkersJoined", "rendezvous_id": 1, "workers": [["alpha", 0]]}

@@ -106,6 +106,7 @@ class Screen(App[None]):
         self._chosen = ""
         self._has_detail = False
         self._is_paused = False
+        self._is_looking = False
 
     def compose(self) -> ComposeResult:
         """The widgets."""
@@ -181,8 +182,9 @@ class Screen(App[None]):
         self.call_from_thread(self.notify, printable(said), severity=severity, markup=False)
 
     def _look(self) -> None:
-        if not self._is_paused:
-            self.run_worker(self._fetch, thread=True, exclusive=True, group="look")
+        if not (self._is_paused or self._is_looking):  # a slow source is asked once at a time
+            self._is_looking = True
+            self.run_worker(self._fetch, thread=True)
 
     def _fetch(self) -> None:
         state, problem = self._state, ""
@@ -193,6 +195,7 @@ class Screen(App[None]):
         self.call_from_thread(self._take, state, problem)
 
     def _take(self, state: LiveState | None, problem: str) -> None:
+        self._is_looking = False
         self._state = state
         self._problem = problem
         for worker in state.workers if state is not None and not problem else ():

@@ -52,7 +52,7 @@ def source_of(run: str, *, token_file: str | None, ca: str | None) -> Source:
         JobError: There is no such run.
         ConfigError: The token file cannot be used.
     """
-    if run.startswith(("http://", "https://")):
+    if "://" in run:
         return _driver(run, token_file, ca)
     folder = Path(run)
     page = announced(folder)
@@ -152,8 +152,13 @@ def _asking(
     """What asks a driver: for a path, with a body if it is an order."""
     token = read_token(token_file, "job.http_token_file")
     headers = {"Authorization": f"Bearer {token.decode()}"} if token else {}
-    parts = urlsplit(url)
-    if token and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise JobError(f"{url}: is no address of a page: must be http[s]://HOST[:PORT]")
+    if token and parts.scheme == "http" and not is_loopback(parts.hostname):
         raise JobError(f"{url}: the token would cross the network in the clear; use https")
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}),  # a proxy has no way to this machine's loopback
@@ -163,7 +168,7 @@ def _asking(
 
     def ask(path: str, body: bytes | None) -> bytes:
         kind = {} if body is None else {"Content-Type": "application/json"}
-        request = urllib.request.Request(  # noqa: S310 - see source_of
+        request = urllib.request.Request(  # noqa: S310 - see above
             f"{url.rstrip('/')}/{path}", data=body, headers=headers | kind
         )
         try:
@@ -172,7 +177,7 @@ def _asking(
         except urllib.error.HTTPError as error:
             reason = "give the right --token-file" if error.code in REFUSED else _why(error)
             raise JobError(f"{url}: {error.code}: {reason}") from error
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: of its host or port
             raise JobError(f"{url}: no driver answers there ({error})") from error
 
     return ask
