@@ -74,9 +74,11 @@ class RunAdvice:
 def runs_beside(folder: Path) -> list[ListedRun]:
     """The newest runs in the folder that this run is in, newest first."""
     own = folder.absolute()
+    paths = [file.parent for file in own.parent.glob(f"*/{FILE}")]
+    starts = [(newest_start(path), path) for path in paths]
+    newest = sorted(starts, key=lambda found: found[0][0] if found[0] else 0.0, reverse=True)
     found = []
-    for path in sorted((file.parent for file in own.parent.glob(f"*/{FILE}")), reverse=True):
-        started = newest_start(path)
+    for started, path in newest[:MAX_RUNS]:
         page = announced(path)
         found.append(
             ListedRun(
@@ -88,6 +90,4 @@ def runs_beside(folder: Path) -> list[ListedRun]:
                 url=None if page is None else page.url,
             )
         )
-        if len(found) == MAX_RUNS:
-            break
-    return sorted(found, key=lambda run: run.started_at_unix_seconds or 0.0, reverse=True)
+    return found
