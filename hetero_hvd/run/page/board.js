@@ -65,7 +65,7 @@ class PlotBoard {
     const [from, to] = this.range ?? (last ? [last - Number(this.span.value), null] : [null, null]);
     const first = this.plots.values().next().value;
     const points = first ? first.size().width : Math.min(1000, innerWidth);
-    const view = await this.ask({ axis: this.axis.value, from: from == null ? null : Math.max(0, from), to, points, worker: this.worker.parentElement.hidden ? null : this.worker.value });
+    const view = await this.ask({ axis: this.axis.value, from, to, points, worker: this.worker.parentElement.hidden ? null : this.worker.value });
     if (number === this.number) this.show(view);
   }
 

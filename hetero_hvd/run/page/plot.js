@@ -189,7 +189,7 @@ class TimePlot {
         setCursor: [(plot) => this.point(plot)],
         setSelect: [(plot) => {
           const { left, width } = plot.select;
-          if (width > 3) this.look(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
+          if (width > 3) this.look(...within(plot.posToVal(left, "x"), plot.posToVal(left + width, "x")));
         }],
       },
     };
@@ -285,6 +285,13 @@ class TimePlot {
   }
 }
 
+/* The nearest range, in steps or seconds, that can be asked for. */
+function within(from, to) {
+  const width = Math.min(Math.max(to - from, 1e-3), 1e11);
+  const begin = Math.min(Math.max(from, 0), 1e11 - width);
+  return [begin, begin + width];
+}
+
 /* Buttons that go through a range: `look(from, to)` is called with what is wanted, with nothing for all. */
 function rangeTools(look, shown) {
   const tools = document.createElement("div");
@@ -294,14 +301,14 @@ function rangeTools(look, shown) {
     ["Later", (from, width) => [from + width / 2, from + width * 1.5]],
     ["Closer", (from, width) => [from + width / 4, from + width * 0.75]],
     ["Wider", (from, width) => [from - width / 2, from + width * 1.5]],
-    ["All", () => []],
+    ["All", null],
   ]) {
     const button = tools.appendChild(document.createElement("button"));
     button.type = "button";
     button.textContent = words;
     button.onclick = () => {
       const range = shown();
-      if (range) look(...act(range[0], range[1] - range[0]));
+      if (range) look(...(act ? within(...act(range[0], range[1] - range[0])) : []));
     };
   }
   return tools;

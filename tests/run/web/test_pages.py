@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import urllib.request
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hetero_hvd.config.job import MAX_TRACE_STEPS
 from hetero_hvd.run.web.pages import SHARED
 from tests.driver import chromium
 from tests.driver.looked_at import faults_of, on_screens
@@ -24,6 +26,7 @@ PICTURES = {
     ("report", 1440, True): "report.png",
 }
 EVIL = "/*DATA*//*SCRIPT*/</script><img src=x onerror=document.title='broken'>{{7*7}}' \" & \\"
+EVIL += "x" * 300  # wider than the window
 EVIL_NODES = ("<b>a</b>", "__proto__", "constructor")
 OPERATE = "o" * 20
 PLOT = "[...board.plots.values()][0]"
@@ -68,6 +71,7 @@ def test_the_page_is_small_and_asks_nobody_else(shown):
             assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'")
             return answer.read().decode()
 
+    assert f'max="{MAX_TRACE_STEPS}"' in fetch("")
     names = re.findall(r'(?:src|href)="(.*?)"', fetch(""))
     found = [fetch(name) for name in ("", *names)]
     assert {"uPlot.iife.min.js", "plot.js", "board.js", "live.js"} <= {*names}
@@ -126,6 +130,8 @@ def test_no_name_becomes_markup_or_breaks_a_page(shown, tmp_path):
             named = [EVIL in text, *(node in text for node in EVIL_NODES)]
             found = "[document.images.length, document.querySelectorAll('li > b > b, td b').length]"
             told.append((named, await tab.value(found), await tab.value("document.title")))
+            wide = await tab.value("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0
         return told, tab.errors
 
     told, errors = chromium.visit("about:blank", act)
@@ -236,6 +242,13 @@ def test_a_plot_is_looked_at_closer(shown):
         await changed(choice("Show").select_option("the last 5 minutes"))
         assert await tab.value("board.axis.value") == "time"
         await changed(choice("Over").select_option("steps"))
+        for words, most in (("Earlier", 4), ("Wider", 60), ("Closer", 90)):  # as far as it goes
+            for _ in range(most):
+                await button(words).click()
+            await asyncio.sleep(0.5)  # until what was asked last has come
+            first, last, _ = await tab.value(range_)
+            assert 0 <= first < last
+            assert await tab.text("#plots-status") == ""
 
     chromium.visit("about:blank", act)
     assert [round(span / spans[0], 2) for span in spans[:4]] == [1, 0.5, 0.5, 1]
