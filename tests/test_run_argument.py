@@ -37,6 +37,15 @@ def runs(tmp_path, monkeypatch):
     (tmp_path / "runs" / "no record" / "run.sqlite").write_bytes(b"nothing of the kind")
 
 
+@pytest.mark.parametrize("text", [".", "", "..", "there"])
+def test_a_folder_without_a_run_is_never_an_empty_report(text, tmp_path, monkeypatch, capsys):
+    """However it is named."""
+    (tmp_path / "in" / "there").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "in")
+    assert main(["report", text]) == 2
+    assert "no run is recorded there" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize(
     ("text", "found"),

@@ -97,7 +97,7 @@ def read_run(folder: Path, *, sampled: Sequence[str] = meters.COLUMNS) -> Record
         try:
             records.append(read_record(part, sampled=sampled))
         except JobError:
-            if part.name == folder.absolute().name:
+            if part.absolute().name == folder.absolute().name:
                 raise
     return replace(joined(records), is_held=any(map(is_locked, parts)))
 
