@@ -56,6 +56,9 @@ NODE_LABELS = ("Hostname", "node", "kubernetes_node", "instance")
 """Where an exporter names its node; the first one that there is."""
 
 GPU_LABELS = ("gpu", "device")
+MAX_DIGITS = 4
+"""Of a GPU's index; a longer one is something else."""
+
 INSTANCE_LABEL = "GPU_I_ID"
 """Of a part of a GPU (MIG)."""
 
@@ -215,6 +218,6 @@ def gpu_of(labels: Mapping[str, str]) -> int | None:
     """The index of the GPU that a series is of; None: it does not tell."""
     for label in GPU_LABELS:
         digits = labels.get(label, "").removeprefix("nvidia")
-        if digits.isascii() and digits.isdecimal():
+        if digits.isascii() and digits.isdecimal() and len(digits) <= MAX_DIGITS:
             return int(digits)
     return None

@@ -44,6 +44,9 @@ _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 _MAX_WORDS = 300
 
+_NO_ANSWER = msgspec.DecodeError, UnicodeDecodeError, RecursionError
+"""What the reader of JSON says of bytes that are none, or that are nested without end."""
+
 
 class PrometheusSeries(msgspec.Struct, frozen=True):
     """One series of an answer.
@@ -107,8 +110,8 @@ class PrometheusApi:
                 f"{ca_file}: cannot be read as certificates in PEM: {error.strerror or error}"
             ) from error
         handlers = [urllib.request.HTTPSHandler(context=context), NoRedirects()]
-        if _is_own(urlsplit(url).hostname or ""):
-            handlers.append(urllib.request.ProxyHandler({}))  # elsewhere it is another machine
+        if _is_own(urlsplit(url).hostname or ""):  # the token would leave this machine
+            handlers.append(urllib.request.ProxyHandler({}))
         self._opener = urllib.request.build_opener(*handlers)
         self.warnings: dict[str, None] = {}
 
@@ -208,8 +211,7 @@ class PrometheusApi:
             where = printable(error.headers.get("Location", "nowhere"))[:_MAX_WORDS]
             return JobError(f"{told}: it sends to {where}; give that address, if it is right")
         words = ""
-        unreadable = (OSError, http.client.HTTPException, AttributeError, _BusyError)
-        with suppress(*unreadable, msgspec.DecodeError, ValueError, RecursionError):
+        with suppress(*_NO_ANSWER, _BusyError, OSError, http.client.HTTPException, AttributeError):
             words = msgspec.json.decode(self._read(error, deadline), type=_QueryAnswer).error
         if words:
             return JobError(f"{told}: {printable(words)[:_MAX_WORDS]}")
@@ -223,7 +225,7 @@ class PrometheusApi:
                 raise JobError(f"{self._place}: has refused a query: {words}")
             data = msgspec.json.decode(answer.data, type=_QueryData)
             found = [PrometheusSeries(told.metric, tuple(_values(told))) for told in data.result]
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        except (*_NO_ANSWER, ValueError) as error:
             begin = printable(content[:60].decode(errors="replace"))
             raise JobError(
                 f"{self._place}: its answer is none of Prometheus' ({len(content)} bytes, that "
@@ -250,8 +252,8 @@ def _checked(url: str, *, has_token: bool) -> str:
         host.encode("idna")
     except ValueError:
         host, parts = "", urlsplit("")
-    is_plain = parts.path.isascii() and url.isprintable() and " " not in url
-    if parts.scheme not in {"http", "https"} or not host or not is_plain:
+    can_be_sent = url.isprintable() and " " not in url and parts.path.isascii()
+    if parts.scheme not in {"http", "https"} or not host or not can_be_sent:
         raise UserError(
             f"--prometheus: {printable(url)}: must be an address such as https://HOST:9090"
         )

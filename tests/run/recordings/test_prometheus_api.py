@@ -84,6 +84,8 @@ def refused(code, words):
     return status(code, json.dumps({"status": "error", "error": words}).encode())
 
 
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
 ANSWERS = {
     "401": (status(401), 2, "has answered with status 401: it wants another token"),
     "403": (status(403), 2, "has answered with status 403: it wants another token"),
@@ -114,6 +116,12 @@ ANSWERS = {
         status(200, told([{"metric": {}, "values": [["much"]]}])), 2, "none of Prometheus'"),
     "labels that are none": (
         status(200, told([{"metric": [], "values": []}])), 2, "its answer is none of Prometheus'"),
+    "JSON without an end of its depth": (
+        status(200, b'{"status": "success", "data": ' + DEEP + b"}"), 2, "none of Prometheus'"),
+    "an error without an end of its depth": (
+        status(400, b'{"status": "error", "data": ' + DEEP + b"}"), 2, "and is no Pro"),
+    "an error that ends too soon": (
+        status(400, b'ffff\r\n{"', **{"Transfer-Encoding": "chunked"}), 2, "and is no Pro"),
     "no series": (status(200, NOTHING), 2, "it has no series of dcgm-exporter, the node exporter"),
     "a number of series that is none": (
         status(200, told([{"metric": {}, "value": [NOW, "NaN"]}])), 2, "it has no series of"),
@@ -140,6 +148,25 @@ def test_who_is_not_there_is_told(capsys):
     assert main(["advise", "--prometheus", "http://127.0.0.1:1"]) == 75
     (line,) = capsys.readouterr().err.splitlines()
     assert "does not answer (Connection refused), 3 times" in line
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://h/a b",
+        "http://h/\u00fc",
+        "http://h\n/x",
+        "http://a..b",
+        "ftp://h",
+        "",
+    ],
+)
+def test_what_is_no_address_is_refused(url, capsys):
+    """Before anything is asked."""
+    assert main(["advise", "--prometheus", url]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "must be an address such as https://HOST:9090" in line
 
 
 def test_a_slow_answer_is_given_up(monkeypatch, capsys):
@@ -207,6 +234,19 @@ def test_a_token_is_shown_to_the_server_alone(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert TOKEN not in said
     assert "has mode 0644" in said
+
+
+def test_a_token_for_this_machine_goes_through_no_proxy(monkeypatch):
+    """Which would see it in plain text."""
+    monkeypatch.delenv("no_proxy", raising=False)
+    with (
+        served(status(200, NOTHING)) as (proxy, seen),
+        served(status(200, NOTHING)) as (url, asked),
+    ):
+        monkeypatch.setenv("http_proxy", proxy)
+        assert PrometheusApi(url, token=TOKEN).instant("up", NOW) == []
+    assert asked
+    assert not seen
 
 
 @pytest.mark.parametrize("host", ["prometheus:9090", "127.0.0.1.example:9090", "10.0.0.1"])
@@ -298,6 +338,9 @@ DEVICE_FIGURES = {
         {"use_ratio": 0.07}, ""),
     "no GPU": (
         [("DCGM_FI_DEV_GPU_UTIL", {"Hostname": "b"}, lambda _: 7)], {},
+        "use_ratio: a series does not tell its node or GPU"),
+    "a number of a GPU that is none": (
+        [("DCGM_FI_DEV_GPU_UTIL", GPU | {"gpu": "9" * 5000}, lambda _: 7)], {},
         "use_ratio: a series does not tell its node or GPU"),
     "a part of a GPU": (
         [("DCGM_FI_DEV_FB_USED", GPU | {"GPU_I_ID": "1"}, lambda _: 7)], {},
