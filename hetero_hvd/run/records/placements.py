@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 NAME = "placements.json"
 MAX_TRIALS = 100
 """Of all models together; the oldest go."""
+
+MOST_SAMPLES_PER_SECOND = 1e18
 
 
 class _TrialRecord(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,36 +76,48 @@ def keep_trial(folder: Path, report: TrialReported) -> None:
         return
     path = folder.absolute().parent / NAME
     new = KeptTrial(run=folder.name, trial=report)
-    kept = [*(each for each in _kept(path) if not each.is_like(new)), new][-MAX_TRIALS:]
-    lines = [_TrialRecord(each.run, msgspec.Raw(event_to_json(each.trial))) for each in kept]
     fresh = path.with_name(f".{NAME}.{os.getpid()}")
     try:
+        kept = [*(each for each in _kept(path) if not each.is_like(new)), new][-MAX_TRIALS:]
+        lines = [_TrialRecord(each.run, msgspec.Raw(event_to_json(each.trial))) for each in kept]
         with open(fresh, "wb", opener=private) as file:
             file.write(msgspec.json.format(msgspec.json.encode(lines)) + b"\n")
         fresh.replace(path)
     except OSError as error:
-        logger.warning("%s cannot be written: %s", path, error)
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        logger.warning("%s is left as it is: %s", path, error)
 
 
 def kept_trial(folder: Path, joined: WorkersJoined) -> KeptTrial | None:
     """The newest trial of these workers with this model, beside a run's folder; None: none is."""
-    kept = _kept(folder.absolute().parent / NAME)
+    path = folder.absolute().parent / NAME
+    try:
+        kept = _kept(path)
+    except OSError as error:
+        logger.warning("%s is ignored: %s", path, error)
+        return None
     return next((each for each in reversed(kept) if each.is_of(joined)), None)
 
 
 def _kept(path: Path) -> list[KeptTrial]:
+    """What is in the file; what is damaged is passed over.
+
+    Raises:
+        OSError: It is there, but cannot be read: it may be somebody else's.
+    """
     try:
         with open(path, "rb", opener=regular) as file:
             lines = msgspec.json.decode(file.read(), type=list[_TrialRecord])
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         logger.warning("%s is ignored: %s", path, error)
         return []
-    return list(_sane(path, lines))
+    return list(_sound(path, lines))
 
 
-def _sane(path: Path, lines: list[_TrialRecord]) -> Iterator[KeptTrial]:
+def _sound(path: Path, lines: list[_TrialRecord]) -> Iterator[KeptTrial]:
     """Those that are trials; another version, or a person, may have written the others."""
     for line in lines:
         try:
@@ -111,16 +125,18 @@ def _sane(path: Path, lines: list[_TrialRecord]) -> Iterator[KeptTrial]:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             logger.warning("%s: the trial of %s is ignored: %s", path, line.run, error)
             continue
-        if isinstance(trial, TrialReported) and _is_sane(trial):
+        if isinstance(trial, TrialReported) and _is_sound(trial):
             yield KeptTrial(run=line.run, trial=trial)
         else:
             logger.warning("%s: the trial of %s is ignored: it is none", path, line.run)
 
 
-def _is_sane(trial: TrialReported) -> bool:
+def _is_sound(trial: TrialReported) -> bool:
+    """Whether its parts belong together, and its figures can be figures."""
     return len(trial.devices) in {0, len(trial.workers)} and all(
         len(set(each.rounds)) == len(each.samples_per_second)
-        and all(0 < speed < math.inf for speed in each.samples_per_second)
+        and all(0 < speed < MOST_SAMPLES_PER_SECOND for speed in each.samples_per_second)
+        and not (each.cost_per_sample < 0 or each.joules_per_sample < 0)
         for each in trial.placements
     )
 

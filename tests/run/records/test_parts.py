@@ -168,6 +168,15 @@ def test_commands_show_one_run(parts, capsys, monkeypatch):
     assert "the training is finished" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", [".", ""])
+def test_a_folder_in_which_one_stands_must_be_a_runs_too(name, tmp_path, capsys, monkeypatch):
+    """Of one without a record nothing is said but that."""
+    monkeypatch.chdir(tmp_path)
+    for command in ("report", "advise", "cost"):
+        assert main([command, name]) == 2
+        assert "no run is recorded there" in capsys.readouterr().err
+
+
 def test_a_part_that_cannot_be_read_does_not_hide_the_others(parts):
     """What is asked for itself must be there."""
     (parts / "run" / "run.sqlite").write_bytes(b"nothing" * 1000)

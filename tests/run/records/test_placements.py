@@ -6,7 +6,14 @@ import json
 
 import pytest
 
-from hetero_hvd.messages import PlacementTried, TrialReported, WorkerId, WorkersJoined
+from hetero_hvd.messages import (
+    PlacementTried,
+    TrialReported,
+    WorkerId,
+    WorkersJoined,
+    event_to_json,
+)
+from hetero_hvd.run.records import placements
 from hetero_hvd.run.records.placements import MAX_TRIALS, NAME, keep_trial, kept_trial
 
 ALPHA, BETA, GAMMA = (WorkerId(name, 0) for name in ("alpha", "beta", "gamma"))
@@ -117,6 +124,8 @@ def test_a_trial_that_is_none_takes_no_other_with_it(tmp_path, wrong):
         b'[{"run": 1}]',
         b'{"a": 1}',
         b'[{"run": "a", "trial": {}}]',
+        b'[{"run": "a", "trial": {"type": "TrialReported", "words": "\xff"}}]',
+        b'[{"run": "a", "trial": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]",
     ],
 )
 def test_what_cannot_be_read_is_as_if_it_were_not_there(tmp_path, content):
@@ -125,3 +134,49 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there(tmp_path, content):
     assert kept_trial(tmp_path / "run", joined()) is None
     keep_trial(tmp_path / "run", report())
     assert kept_trial(tmp_path / "run", joined()) is not None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"devices": ["cpu"]},
+        {"placements": {"rounds": [0]}},
+        {"placements": {"samples_per_second": [0.0, 1.0]}},
+        {"placements": {"samples_per_second": [None, 1.0]}},
+        {"placements": {"samples_per_second": [1e308, 1e308]}},
+        {"placements": {"cost_per_sample": -1.0}},
+    ],
+)
+def test_a_trial_that_cannot_be_one_is_passed_over(tmp_path, wrong):
+    """The others stay, and a new one is added."""
+    keep_trial(tmp_path / "good", report(model="n"))
+    good, bad = (json.loads(event_to_json(report(model=name))) for name in ("n", "m"))
+    more = {"rounds": [0, 1], "samples_per_second": [1.0, 1.0]} | wrong.get("placements", {})
+    bad |= wrong | {"placements": [each | more for each in bad["placements"]]}
+    lines = [{"run": "good", "trial": good}, {"run": "bad", "trial": bad}]
+    (tmp_path / NAME).write_text(json.dumps(lines))
+    assert kept_trial(tmp_path / "x", joined()) is None
+    assert kept_trial(tmp_path / "x", joined(model="n")).run == "good"
+    keep_trial(tmp_path / "new", report())
+    assert kept_trial(tmp_path / "x", joined()).run == "new"
+    assert kept_trial(tmp_path / "x", joined(model="n")).run == "good"
+
+
+def test_what_somebody_else_has_kept_is_not_replaced(tmp_path, caplog, monkeypatch):
+    """What cannot be read may be whole; nor is half a file left where one cannot be written."""
+
+    def closed(*_):
+        raise PermissionError(13, "Permission denied")
+
+    keep_trial(tmp_path / "run", report())
+    before = (tmp_path / NAME).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(placements, "regular", closed)
+        assert kept_trial(tmp_path / "run", joined()) is None
+        keep_trial(tmp_path / "run", report(model="n"))
+    with monkeypatch.context() as patch:
+        patch.setattr(placements.Path, "replace", closed)
+        keep_trial(tmp_path / "run", report(model="n"))
+    assert (tmp_path / NAME).read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == [NAME]
+    assert caplog.text.count("Permission denied") == 3
