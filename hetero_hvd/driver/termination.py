@@ -33,9 +33,13 @@ class Termination:
     Before the job's loop hears of them the first one is raised, KeyboardInterrupt or SystemExit, so
     that whoever has begun something ends it. While that goes on, and after the loop, they wait for
     nothing more: the command is ending already.
+
+    Attributes:
+        number: Of the first signal; 0: none has come.
     """
 
     def __init__(self) -> None:
+        self.number = 0
         self._listener: Callable[[int], object] | None = None
         self._is_ending = False
         self._before: dict[signal.Signals, Any] = {}
@@ -74,6 +78,7 @@ class Termination:
             self._listener = None
 
     def _came(self, number: int, _: FrameType | None) -> None:
+        self.number = self.number or number
         if self._listener is not None:
             self._listener(number)
         elif not self._is_ending:

@@ -25,6 +25,7 @@ from hetero_hvd.driver.output.terminal import TerminalStyle
 from hetero_hvd.driver.placement.measurement import Measurement
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.exit_codes import SIGNALLED
 from hetero_hvd.probes.other_launchers import started_by
 from hetero_hvd.probes.training_packages import require_training
 from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run, is_url, run_of_folder
@@ -134,7 +135,10 @@ def act(arguments: argparse.Namespace, trial: TrialSettings | Measurement | None
         trial: See `run_job`.
     """
     with Termination() as termination:
-        return _act(arguments, termination, trial)
+        code = _act(arguments, termination, trial)
+    if isinstance(trial, Measurement) and termination.number:  # though it was ending by itself
+        return SIGNALLED + termination.number
+    return code
 
 
 def _act(

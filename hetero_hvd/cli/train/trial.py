@@ -33,6 +33,7 @@ begins with; whatever they write into their folder is thrown away.
 """
 DEVICES = "devices"
 NAMES = (DEVICES, *SETTINGS)
+MAX_DIGITS = 9
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -127,6 +128,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= 10**6):
+    if not (
+        text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS and 0 < int(text) <= 10**6
+    ):
         raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number from 1 to 1000000")
     return int(text)
