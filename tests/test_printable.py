@@ -1,6 +1,7 @@
 """No text from elsewhere gives the terminal an order, or looks like a line of ours."""
 
 import io
+import json
 import logging
 import re
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch.live_table import table_of
-from hetero_hvd.core.printable import RESET, printable
+from hetero_hvd.core.printable import RESET, printable, printable_json
 from hetero_hvd.core.view.live import LiveState, WorkerView
 from hetero_hvd.discovery.advert import Advert
 from hetero_hvd.driver.output.console import Console, WorkerOutput
@@ -192,3 +193,12 @@ def test_printable_text_is_one_line_that_can_be_encoded(text):
     assert printable(printable(text)) == printable(text)
     if text.isascii() and text.isprintable():
         assert printable(text) == text
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_printable_json_says_the_same(content):
+    """Nothing to obey is left in it but its own lines."""
+    text = json.dumps(content, ensure_ascii=False, indent=1)
+    shown = printable_json(text)
+    assert json.loads(shown) == content
+    assert all(printable(line) == line for line in shown.split("\n"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, TextIO
 
-from hetero_hvd.core.printable import printable
+from hetero_hvd.core.printable import printable, printable_json
 
 
 def show(line: str, file: TextIO | None = None) -> None:
@@ -27,4 +27,4 @@ def show_json(content: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
     """Print a value as JSON; what is not a number or not known is null."""
     import msgspec  # noqa: PLC0415 - only some commands need it
 
-    print(msgspec.json.format(msgspec.json.encode(content)).decode())
+    print(printable_json(msgspec.json.format(msgspec.json.encode(content)).decode()))

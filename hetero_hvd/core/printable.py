@@ -32,5 +32,12 @@ def printable(text: str, *, keeps_colours: bool = False) -> str:
     return line + RESET if colours else line
 
 
+def printable_json(text: str) -> str:
+    r"""JSON in which what a terminal would obey is escaped, as `\u009b`: it says the same."""
+    return "\n".join(
+        _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", line) for line in text.split("\n")
+    )
+
+
 def _shown(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.errors import UserError, job_error
+from hetero_hvd.run.records.run_files import regular
 
 _ID = re.compile(r"[a-z]+:\S.{0,20000}")
 """Of some hundred nodes, of which a Prometheus may have others' names than we do."""
@@ -23,7 +26,8 @@ def ids() -> frozenset[str]:
     """
     path = _file()
     try:
-        return frozenset(filter(_is_id, path.read_text("utf-8", errors="replace").splitlines()))
+        with open(path, encoding="utf-8", errors="replace", opener=regular) as file:
+            return frozenset(filter(_is_id, file.read().splitlines()))
     except FileNotFoundError:
         return frozenset()
     except OSError as error:
@@ -46,17 +50,21 @@ def change(declined: Sequence[str], recalled: Sequence[str]) -> Iterator[str]:
     new = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new.write_text("".join(f"{each}\n" for each in wanted), "utf-8")
+        new.write_text("".join(f"{each}\n" for each in wanted), encoding="utf-8")
         new.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
         raise job_error(f"{path}: cannot be written: {error.strerror}", error) from error
     for each in declined:
-        yield f"{each}: is not told any more; hetero-hvd advise --recall {each} tells it again"
+        again = f"hetero-hvd advise --recall {shlex.quote(each)}"
+        yield f"{each}: is not told any more; {again} tells it again"
     for each in recalled:
         yield f"{each}: is told again" if each in known else f"{each}: was not declined"
 
 
 def _is_id(text: str) -> bool:
+    """Whether it may be one: names of nodes that a Prometheus tells may hold spaces, too."""
     return text.isprintable() and _ID.fullmatch(text) is not None
 
 

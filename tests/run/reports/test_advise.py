@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 
 import pytest
@@ -137,8 +138,22 @@ def test_what_was_declined_is_not_told_again(long_run, tmp_path, monkeypatch, ca
     assert json.loads(told(capsys, long_run, "--json"))["declined"] == [id_]
     assert "is told again" in told(capsys, "--recall", id_, "--recall", "idle:x")
     assert "leave gamma out" in told(capsys, long_run)
-    (tmp_path / "state" / "hetero_hvd" / "declined-advice").write_bytes(b"\xff\n\n" + bytes(9))
+    file = tmp_path / "state" / "hetero_hvd" / "declined-advice"
+    file.write_bytes(b"\xff\n\n" + bytes(9))
     assert "leave gamma out" in told(capsys, long_run)
+    assert "--recall 'idle:box é:0' tells" in told(capsys, "--decline", "idle:box é:0")
+    assert file.read_text(encoding="utf-8") == "idle:box é:0\n"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_of_declined_advice_is_told(make, tmp_path, monkeypatch, capsys):
+    """It is not waited for: nobody may write to a pipe."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "hetero_hvd").mkdir()
+    make(tmp_path / "hetero_hvd" / "declined-advice")
+    assert main(["advise", "--decline", "idle:a:0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "declined-advice: cannot be read: is no regular file" in line
 
 
 @pytest.mark.parametrize(
