@@ -33,7 +33,7 @@ TIMEOUT_SECONDS = 30.0
 ANSWER_SECONDS = 120.0
 """Until all of an answer is there: Prometheus itself gives up a query after two minutes."""
 
-MAX_ANSWER_BYTES = 2**28
+MAX_ANSWER_BYTES = 2**26
 _PIECE_BYTES = 2**16
 
 NUM_TRIES = 3
