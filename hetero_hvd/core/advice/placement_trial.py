@@ -293,13 +293,13 @@ class PlacementTrial:
         if not placement.verdict and placement.num_void < MAX_VOID:
             self._due.append(placement)
         elif not placement.verdict:
-            placement.verdict = f"left after {MAX_VOID} trials in vain: {why}"
+            placement.leave(f"left after {MAX_VOID} trials in vain: {why}")
 
     def _leave_out_those_that_miss(self, there: Collection[WorkerId]) -> None:
         for placement in self._placements.values():
             missing = sorted(set(self._workers_of(placement.nodes)) - set(there))
             if missing and not placement.verdict:
-                placement.verdict = f"{', '.join(map(str, missing))} is not there any more"
+                placement.leave(f"{', '.join(map(str, missing))} is not there any more")
 
     # --- which one is next ----------------------------------------------------------------------
 
@@ -391,7 +391,9 @@ class PlacementTrial:
             each.verdict = each.verdict or f"as good as the best, to {SAME_RATIO:.0%}"
         best.verdict = "best"
         self._is_complete = True
-        self._end(f"best of {len(known)} that were measured: {best}")
+        num_left = sum(each.is_left for each in known)
+        more = f", without {num_left} that had to be left" if num_left else ""
+        self._end(f"best of {len(known) - num_left} that were measured{more}: {best}")
 
     def _is_far(self, placement: TriedSet, best: TriedSet) -> bool:
         """Whether it was far behind in each exchange; all together stay, to compare with them."""

@@ -13,7 +13,11 @@ from hetero_hvd.core.step_table import StepTable
 
 @dataclass(kw_only=True)
 class TriedSet:
-    """What is known of a set of nodes; with a verdict it is not measured any more."""
+    """What is known of a set of nodes; with a verdict it is not measured any more.
+
+    Attributes:
+        is_left: Whether it was given up before it was compared; measured it may have been.
+    """
 
     nodes: Nodes
     predicted: tuple[float, float] = (math.nan, math.nan)
@@ -23,6 +27,12 @@ class TriedSet:
     num_steps: int = 0
     num_void: int = 0
     verdict: str = ""
+    is_left: bool = False
+
+    def leave(self, why: str) -> None:
+        """Give it up."""
+        self.verdict = why
+        self.is_left = True
 
     def __str__(self) -> str:
         return ", ".join(sorted(self.nodes))

@@ -321,3 +321,7 @@ def test_however_a_trial_ends_it_says_how_and_all_come_back(name):
         assert cluster.best_found()
     if name == "a node dies for good":
         assert "n2:0 is not there any more" in cluster.found["n0", "n1", "n2"].verdict
+        left = sum("not there" in each.verdict for each in measured)
+        assert left
+        told = f"best of {len(measured) - left} that were measured, without {left} that had to be"
+        assert told in cluster.trial.report().words
