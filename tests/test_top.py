@@ -18,7 +18,7 @@ from hetero_hvd.cli.watch.live_table import (
 )
 from hetero_hvd.cli.watch.screen import HELP, Screen
 from hetero_hvd.core.view.live import LiveState, WorkerView
-from tests.kit.terminal import OnTerminal
+from tests.kit.screens.terminal import OnTerminal
 
 SENTENCE = "gamma:0 is the slowest"
 STATE = LiveState(
@@ -65,6 +65,14 @@ FIT = {
     200: COLUMNS,
     None: COLUMNS,
 }
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan")])
+def test_what_no_bar_can_show_is_left_out(seconds):
+    """The rest of the step is drawn as if it were all."""
+    worker = WorkerView(name="alpha:0", phases={"forward": 0.1, "backward": seconds})
+    (line,) = (each for each in table_of(LiveState(workers=[worker])) if each[:7] == "alpha:0")
+    assert "f" * BAR_CHARACTERS in line
 
 
 @pytest.mark.parametrize("num_columns", FIT)

@@ -87,12 +87,12 @@ def run_job(
         resume: To go on from its newest checkpoint; None: from the beginning.
         labels: For the record.
         lender: Whose machines they are; None: nobody takes them away.
-        termination: Tells of Ctrl-C and SIGTERM.
+        termination: Tells of Ctrl-C, SIGTERM and SIGHUP.
         style: How it is shown; None: as lines without colours.
         trial: Of placements while it trains, or of a setting, with which it ends; None: neither.
 
     Returns:
-        The training's exit code; 130 or 143 after Ctrl-C or SIGTERM.
+        The training's exit code; 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP.
 
     Raises:
         UserError: The job cannot start or go on, for a reason that the user can remove.
@@ -363,7 +363,8 @@ class Job:
     def interrupt(self, number: int) -> None:
         """A signal has come: the first asks all workers to end, the second kills them."""
         name = signal.Signals(number).name
-        is_expected = number == signal.SIGTERM and self._lender.repeats_sigterm
+        is_repeated = {signal.SIGHUP: True, signal.SIGTERM: self._lender.repeats_sigterm}
+        is_expected = is_repeated.get(signal.Signals(number), False)  # a shell sends SIGHUP twice
         if self._is_interrupted and is_expected:
             return
         if self._is_interrupted:
@@ -374,7 +375,7 @@ class Job:
         self._is_interrupted = True
         more = "SIGINT" if is_expected else "once more"
         self._console.say(f"{name}: all workers are asked to end; {more} kills them", "warning")
-        is_called_off = number == signal.SIGTERM
+        is_called_off = number in (signal.SIGTERM, signal.SIGHUP)
         self._team.end(
             JobResult(SIGNALLED + number, f"ended by {name}", is_called_off=is_called_off)
         )

@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM do to a command: at every moment an orderly end."""
+"""What SIGINT, SIGTERM and SIGHUP do to a command: at every moment an orderly end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol, Self, TypeVar
 
-from hetero_hvd.exit_codes import EXIT_TERMINATED
+from hetero_hvd.exit_codes import SIGNALLED
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The last one comes when the terminal is closed; under nohup(1) it is ignored, and stays so."""
 
 
 class Startable(Protocol):
@@ -28,7 +29,7 @@ Started = TypeVar("Started", bound=Startable)
 
 
 class Termination:
-    """Takes both signals while it is entered. For the main thread.
+    """Takes these signals while it is entered. For the main thread.
 
     Before the job's loop hears of them the first one is raised, KeyboardInterrupt or SystemExit, so
     that whoever has begun something ends it. While that goes on, and after the loop, they wait for
@@ -46,7 +47,9 @@ class Termination:
 
     def __enter__(self) -> Self:
         """From now on."""
-        self._before = {number: signal.signal(number, self._came) for number in NUMBERS}
+        is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        numbers = [each for each in NUMBERS if each != signal.SIGHUP or not is_kept]
+        self._before = {number: signal.signal(number, self._came) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +59,7 @@ class Termination:
 
     @contextmanager
     def keeping(self, one: Started) -> Iterator[Started]:
-        """Start it, and close it whatever comes; neither signal interrupts that."""
+        """Start it, and close it whatever comes; no signal interrupts that."""
         try:
             try:
                 one.start()
@@ -83,4 +86,4 @@ class Termination:
             self._listener(number)
         elif not self._is_ending:
             self._is_ending = True
-            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(EXIT_TERMINATED)
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(SIGNALLED + number)

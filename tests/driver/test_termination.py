@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM at every moment of a command: what was begun is ended, and nothing twice."""
+"""Signals at every moment of a command: what was begun is ended, and nothing twice."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import signal
 import pytest
 
 from hetero_hvd.driver.termination import Termination
-from hetero_hvd.exit_codes import EXIT_TERMINATED
+from hetero_hvd.exit_codes import SIGNALLED
 
-HANDLERS = [signal.default_int_handler, signal.SIG_DFL]
-"""Of SIGINT and SIGTERM in a command that is started from a terminal."""
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HANDLERS = [signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL]
+"""Of these in a command that is started from a terminal."""
 
 
 @pytest.fixture(autouse=True)
 def as_from_a_terminal():
     """Whatever the tests were started by: a shell's background ignores SIGINT."""
     before = [
-        signal.signal(number, handler)
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), HANDLERS, strict=True)
+        signal.signal(number, handler) for number, handler in zip(NUMBERS, HANDLERS, strict=True)
     ]
     yield
-    for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+    for number, handler in zip(NUMBERS, before, strict=True):
         signal.signal(number, handler)
 
 
@@ -79,7 +79,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize(("moments", "expected"), MOMENTS.values(), ids=MOMENTS)
 def test_whatever_was_begun_is_ended(number, moments, expected):
     """An exception until the loop hears of it; what ends is not interrupted."""
@@ -88,8 +88,17 @@ def test_whatever_was_begun_is_ended(number, moments, expected):
     if moments and moments[0] in ("before", "start", "between"):
         with pytest.raises(raised) as caught:
             command(thing)
-        assert caught.value.args in ((), (EXIT_TERMINATED,))
+        assert caught.value.args in ((), (SIGNALLED + number,))
     else:
         command(thing)
     assert thing.done == [number if done == "NUMBER" else done for done in expected]
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == HANDLERS
+    assert [signal.getsignal(each) for each in NUMBERS] == HANDLERS
+
+
+def test_under_nohup_a_terminal_may_be_closed():
+    """Where the signal is ignored it stays so."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    thing = Thing(signal.SIGHUP, ["before", "loop"])
+    command(thing)
+    assert thing.done == ALL
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

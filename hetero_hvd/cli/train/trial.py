@@ -86,7 +86,7 @@ def _try_settings(arguments: argparse.Namespace, trial: SettingTrial) -> int:
         for index, (number, name) in enumerate(trial.due()):
             measurement = Measurement(trial.options[name], arguments.steps)
             code, why = _run_one(arguments, measurement, Path(folder) / str(index))
-            is_interrupted = code - SIGNALLED in (signal.SIGINT, signal.SIGTERM)
+            is_interrupted = code - SIGNALLED in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             if is_interrupted or (code and not measurement.is_of_options):
                 return code
             if math.isfinite(speed := measurement.samples_per_second):

@@ -147,7 +147,7 @@ def in_order(state: LiveState, sort: str) -> list[WorkerView]:
 def _of_workers(
     state: LiveState, num_columns: int | None, sort: str, history: Mapping[str, Sequence[float]]
 ) -> Iterator[list[TablePiece]]:
-    width = max([len(worker.name) for worker in state.workers], default=6)
+    width = max([len(printable(worker.name)) for worker in state.workers], default=6)
     if num_columns is not None:
         width = min(width, max(6, num_columns // 3))
     behind = (*_BEHIND_BAR, *_sparks_of(history))
@@ -161,7 +161,7 @@ def _of_workers(
         return [begin, *bar, TablePiece("".join(after))]
 
     yield [piece._replace(worker="") for piece in line("worker", _heading, [TablePiece("phases")])]
-    longest = max((sum(worker.phases.values()) for worker in state.workers), default=0.0)
+    longest = max((sum(_finite(worker).values()) for worker in state.workers), default=0.0)
     for worker in in_order(state, sort):
         bar = _bar(worker, longest, bar_width)
         name = printable(worker.name)
@@ -171,7 +171,7 @@ def _of_workers(
 
 
 def _cell(worker: WorkerView, column: _Column) -> str:
-    return column.cell(worker)
+    return printable(column.cell(worker))
 
 
 def _heading(column: _Column) -> str:
@@ -234,10 +234,10 @@ def _legend(num_columns: int | None) -> Iterator[list[TablePiece]]:
 
 def detail_of(worker: WorkerView) -> Iterator[str]:
     """All that is known of one worker; a dash is what nobody has measured."""
-    yield f"{printable(worker.name)}: {worker.state}, restarts {worker.restarts}"
+    yield printable(f"{worker.name}: {worker.state}, restarts {worker.restarts}")
     if worker.slow_since_step is not None:
         yield (
-            f"  slow since step {worker.slow_since_step}: {worker.slow_cause or 'unknown'}, "
+            f"  slow since step {worker.slow_since_step}: {printable(worker.slow_cause or 'unknown')}, "
             f"{_number(worker.expected_speed_ratio, '{:.2f}')} of its own speed"
         )
     whole = worker.step_seconds
@@ -296,12 +296,17 @@ def _bar(worker: WorkerView, longest: float, num_cells: int) -> list[TablePiece]
     bar: list[TablePiece] = []
     seconds, done = 0.0, 0
     for part in STEP_PARTS:
-        seconds += worker.phases.get(part.name, 0.0)
+        seconds += _finite(worker).get(part.name, 0.0)
         end = round(num_cells * seconds / longest) if longest > 0 else 0
         if end > done:
             bar.append(TablePiece(part.letter * (end - done), part=part.name))
         done = max(done, end)
     return bar
+
+
+def _finite(worker: WorkerView) -> dict[str, float]:
+    """Its phases, without what no bar can show."""
+    return {name: value for name, value in worker.phases.items() if math.isfinite(value)}
 
 
 def _mebibytes(num_bytes: float | None) -> str:

@@ -16,12 +16,12 @@ import msgspec
 from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.messages import Logged, NodeSampled, StepsTimed, event_to_json
 from hetero_hvd.run.records import logged
+from hetero_hvd.run.records.compaction.thinning import SCHEMA as THINNING_SCHEMA
+from hetero_hvd.run.records.compaction.thinning import Thinning
 from hetero_hvd.run.records.rollup import COLUMNS, Rollups
 from hetero_hvd.run.records.run_files import private
 from hetero_hvd.run.records.samples import SCHEMA as SAMPLES_SCHEMA
 from hetero_hvd.run.records.samples import SampleTable
-from hetero_hvd.run.records.thinning import SCHEMA as THINNING_SCHEMA
-from hetero_hvd.run.records.thinning import Thinning
 
 logger = logging.getLogger(__name__)
 

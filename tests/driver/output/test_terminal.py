@@ -14,7 +14,7 @@ from hetero_hvd.driver.output.json_logs import EVENTS
 from hetero_hvd.driver.output.log_lines import console_log
 from hetero_hvd.driver.output.terminal import Terminal, TerminalStyle
 from tests.driver.output.test_console import SlowStream
-from tests.kit.terminal import OnTerminal
+from tests.kit.screens.terminal import OnTerminal
 
 PROGRAM = """
 import os, sys

@@ -14,7 +14,7 @@ from hetero_hvd.config.job import MAX_TRACE_STEPS
 from hetero_hvd.run.web.pages import SHARED
 from tests.driver import chromium
 from tests.driver.looked_at import faults_of, on_screens
-from tests.kit.shown_run import NUM_EXCHANGES, ShownRun, history, write_run
+from tests.kit.screens.shown_run import NUM_EXCHANGES, ShownRun, history, write_run
 
 MAX_BYTES = 100_000
 """Of a page with all its files, as they are."""

@@ -28,7 +28,7 @@ from hetero_hvd.messages import (
     StallReported,
     WorkerId,
 )
-from tests.kit.shown_run import LOST, SLOW, STEPS_PER_EXCHANGE, history, planned
+from tests.kit.screens.shown_run import LOST, SLOW, STEPS_PER_EXCHANGE, history, planned
 
 
 def plots_of(events):

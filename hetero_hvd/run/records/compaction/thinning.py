@@ -25,7 +25,7 @@ from hetero_hvd.messages import (
     event_from_json,
     event_to_json,
 )
-from hetero_hvd.run.records.merging import MERGED
+from hetero_hvd.run.records.compaction.merging import MERGED
 from hetero_hvd.run.records.rollup import COLUMNS, INTERVAL_SECONDS, PHASES
 
 HOUR_SECONDS = 3600.0

@@ -68,7 +68,8 @@ class OnTerminal:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self._end)
+        if self._end >= 0:
+            os.close(self._end)
 
     @property
     def shown(self) -> list[str]:
@@ -118,6 +119,11 @@ class OnTerminal:
                 if is_so(self):
                     return
                 raise AssertionError(f"not to be seen:\n{self.text}")
+
+    def close(self) -> None:
+        """As a person does who closes the window: SIGHUP comes, and nobody reads any more."""
+        os.close(self._end)
+        self._end = -1
 
     def wait(self, timeout_seconds: float = 60.0) -> int:
         """Until the program has ended; gives its exit code."""
