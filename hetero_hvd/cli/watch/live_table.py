@@ -236,10 +236,9 @@ def detail_of(worker: WorkerView) -> Iterator[str]:
     """All that is known of one worker; a dash is what nobody has measured."""
     yield printable(f"{worker.name}: {worker.state}, restarts {worker.restarts}")
     if worker.slow_since_step is not None:
-        yield (
-            f"  slow since step {worker.slow_since_step}: {printable(worker.slow_cause or 'unknown')}, "
-            f"{_number(worker.expected_speed_ratio, '{:.2f}')} of its own speed"
-        )
+        cause = printable(worker.slow_cause or "unknown")
+        speed = _number(worker.expected_speed_ratio, "{:.2f}")
+        yield f"  slow since step {worker.slow_since_step}: {cause}, {speed} of its own speed"
     whole = worker.step_seconds
     for part in STEP_PARTS:
         seconds = worker.phases.get(part.name)

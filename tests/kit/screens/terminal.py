@@ -49,12 +49,14 @@ class OnTerminal:
         mode = termios.tcgetattr(theirs)
         mode[3] &= ~termios.ECHO  # what is typed is not to be seen
         termios.tcsetattr(theirs, termios.TCSANOW, mode)
+        given = {**os.environ, "TERM": "xterm-256color"} if environment is None else environment
+        sizes = {"COLUMNS", "LINES"}  # readline leaves them where pytest itself has no terminal
         self.process = subprocess.Popen(
             words,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**os.environ, "TERM": "xterm-256color"} if environment is None else environment,
+            env={name: value for name, value in given.items() if name not in sizes},
             cwd=folder,
             start_new_session=True,
             preexec_fn=_take_terminal,  # noqa: PLW1509 - an ioctl takes no lock

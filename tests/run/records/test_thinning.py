@@ -29,7 +29,7 @@ from hetero_hvd.messages import (
     WorkersJoined,
     WorkerStarted,
 )
-from hetero_hvd.run.records import thinning as module
+from hetero_hvd.run.records.compaction import thinning as module
 from hetero_hvd.run.records.reader import read_record
 from hetero_hvd.run.records.writer import FILE, Recorder
 from hetero_hvd.run.reports.facts import facts_of
