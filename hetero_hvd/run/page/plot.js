@@ -1,10 +1,9 @@
 "use strict";
-// A plot over time, drawn by uPlot: lines with gaps, shaded times, marks; to be used by all pages.
-// A null ends a line. What it shows is also there as text: a sentence, the values, the list of marks.
+// A plot, drawn by uPlot, of all pages. A null ends a line. All of it is there as text, too.
 const HEIGHT = 240, COLOURS = 8;
 const DASHES = { reset: [], fault: [], stall: [4, 3], straggler: [8, 3], plan: [], phase: [2, 3] };
-const FOOT_PIXELS = 10; // so high are marks that are many, at the foot of a plot
-const NEAR_PIXELS = 14; // nearer to each other they are drawn as one, with their number
+const FOOT_PIXELS = 10; // of marks that are many
+const NEAR_PIXELS = 14; // nearer to each other they are one, with their number
 const TIP_LINES = 10;
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const moment = (seconds) => new Date(seconds * 1000).toLocaleString();
@@ -24,7 +23,7 @@ function smoothed(values, weight) {
   });
 }
 
-/* Each line on those below it, the highest first, so that each covers what is higher. */
+/* Each line on those below it, the highest first. */
 function stacked(lines, isHidden) {
   const sums = lines.length ? lines[0].values.map(() => 0) : [];
   return lines.map((line) => {
@@ -118,7 +117,7 @@ class TimePlot {
     return [times, ...lines.map((line) => smoothed(positive(line.values), smoothing))];
   }
 
-  /* Which of uPlot's series a line is: those that are stacked are drawn from the highest on. */
+  /* Which of uPlot's series a line is. */
   place(index) {
     return this.told.isStacked ? this.told.lines.length - index : index + 1;
   }
@@ -204,7 +203,7 @@ class TimePlot {
     }
   }
 
-  /* What happened: a line across the plot; of what is planned, which is often, a tick at its foot. */
+  /* What happened: a line across the plot; of a plan, which is often, a tick at its foot. */
   rule(plot) {
     const { left, top, width, height } = plot.bbox;
     const { ctx } = plot;
@@ -227,7 +226,7 @@ class TimePlot {
     ctx.restore();
   }
 
-  /* Where marks are, in the canvas's pixels; plans that are near to each other are one. */
+  /* Where marks are, in pixels; plans near to each other are one. */
   places(plot) {
     const found = [];
     for (const { at, kind, count = 1 } of this.told.marks) {
@@ -292,7 +291,7 @@ function within(from, to) {
   return [begin, begin + width];
 }
 
-/* Buttons that go through a range: `look(from, to)` is called with what is wanted, with nothing for all. */
+/* Buttons that go through a range; see TimePlot. */
 function rangeTools(look, shown) {
   const tools = document.createElement("div");
   tools.className = "tools";

@@ -72,8 +72,10 @@ def draw(report: ReportContent, path: Path) -> None:
             colours = [line.colour for line in plot.lines]
             axis.stackplot(plot.steps, heights, labels=labels, colors=colours)
         else:
-            for label, values in zip(labels, known, strict=True):
-                axis.plot(plot.steps, values, label=label, linewidth=1)
+            for label, values, line in zip(labels, known, plot.lines, strict=True):
+                over = 2.0 if not line.colour else 1.5  # what has no colour of its own lies above
+                colour = line.colour or None
+                axis.plot(plot.steps, values, label=label, linewidth=1, color=colour, zorder=over)
         if plot.has_zero:
             axis.set(ylim=(0, None))
         axis.set(ylabel=_literal(f"{plot.title}\n{plot.unit}"))

@@ -51,11 +51,16 @@ class Points(NamedTuple):
         steps: Of each point.
         at_unix_seconds: When it was heard of.
         values: Column to its values; None: not measured.
+        lows: Column to the smallest one of what each value is the mean of; None where it is no
+            mean.
+        highs: Column to the largest one.
     """
 
     steps: list[int]
     at_unix_seconds: list[float]
     values: dict[str, list[float | None]]
+    lows: dict[str, list[float | None]]
+    highs: dict[str, list[float | None]]
 
 
 class _Rows(NamedTuple):
@@ -241,7 +246,8 @@ class BoundedSeries:
         first = known.first_step if is_step else known.first_at
         last = known.last_step if is_step else known.last_at
         if not self._num_rows:
-            return Points([], [], {name: [] for name in columns})
+            nothing: dict[str, list[float | None]] = {name: [] for name in columns}
+            return Points([], [], nothing, nothing, nothing)
         begin = float(first[0]) if wanted.begin is None else wanted.begin
         end = float(last[-1]) if wanted.end is None else wanted.end
         # One row more on either side, so that lines go on to the edges.
@@ -254,7 +260,12 @@ class BoundedSeries:
         shown = known.part(slice(left, right)).chosen([self._places[name] for name in names])
         found = _drawn(shown.grouped(begins), names, is_mean=is_mean)
         unknown: list[float | None] = [None] * len(found.steps)
-        return found._replace(values={name: found.values.get(name, unknown) for name in columns})
+
+        def of_all(known: dict[str, list[float | None]]) -> dict[str, list[float | None]]:
+            return {name: known.get(name, unknown) for name in columns}
+
+        values, lows, highs = map(of_all, (found.values, found.lows, found.highs))
+        return found._replace(values=values, lows=lows, highs=highs)
 
 
 def _drawn(rows: _Rows, names: Sequence[str], *, is_mean: bool) -> Points:
@@ -273,12 +284,14 @@ def _drawn(rows: _Rows, names: Sequence[str], *, is_mean: bool) -> Points:
             np.where(rows.is_low_first, rows.low, rows.high),
             np.where(rows.is_low_first, rows.high, rows.low),
         )
+    low, high = (_by_name(names, each) if is_mean else {} for each in (rows.low, rows.high))
+    places = steps.astype(int).tolist(), np.round(times, 3).tolist()
+    return Points(*places, _by_name(names, columns), low, high)
+
+
+def _by_name(names: Sequence[str], columns: NDArray[Any]) -> dict[str, list[float | None]]:
     told = zip(names, _told(columns).T.tolist(), strict=True)
-    return Points(
-        steps.astype(int).tolist(),
-        np.round(times, 3).tolist(),
-        {name: [None if math.isnan(v) else v for v in values] for name, values in told},
-    )
+    return {name: [None if math.isnan(v) else v for v in values] for name, values in told}
 
 
 def _measured(values: NDArray[Any]) -> NDArray[Any]:

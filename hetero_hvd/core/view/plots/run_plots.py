@@ -15,7 +15,7 @@ import msgspec
 
 from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.core.view.live_words import event_in_words
-from hetero_hvd.core.view.plots.bounded_series import BoundedSeries, PlotRange
+from hetero_hvd.core.view.plots.bounded_series import BoundedSeries, PlotRange, Points
 from hetero_hvd.core.view.quality import LOSS, is_learning_rate
 from hetero_hvd.messages import (
     DRAINED,
@@ -54,6 +54,9 @@ GROUPS = 80
 """So many plans one beside the other can be told apart in a plot."""
 
 MarkKind = Literal["reset", "plan", "straggler", "stall", "fault"]
+QUIET = "#8c96a0"
+"""Of lines that are not the first thing to be seen, by day and by night."""
+
 _UNITS = {"loss": "mean over the batch", "learning rate": ""}
 _SHARE, _OWN, _SPEED = "share ", "own ", "speed"
 _parts_of = attrgetter(*(part.column for part in STEP_PARTS))
@@ -333,22 +336,31 @@ class RunPlots:
         most = max(MIN_INTERVALS, MAX_VALUES // (2 * max(1, len(columns))))
         narrow = wanted._replace(num_intervals=min(wanted.num_intervals, most))
         series = self._job if of is None else of
-        points = series.points(narrow, [*columns], is_mean=colours is not None)
+        points = series.points(narrow, [*columns], is_mean=colours is not None or of is not None)
+        lines = [
+            PlotLine(label=label, values=points.values[name], colour=(colours or {}).get(label, ""))
+            for name, label in columns.items()
+        ]
+        if of is not None:
+            lines += _extremes(points, *columns)
         return RunPlot(
             key=key,
             title=title,
             unit=unit,
             steps=points.steps,
             at_unix_seconds=points.at_unix_seconds,
-            lines=[
-                PlotLine(
-                    label=label, values=points.values[name], colour=(colours or {}).get(label, "")
-                )
-                for name, label in columns.items()
-            ],
+            lines=lines,
             is_stacked=colours is not None,
             has_zero=of is None and title != "Loss",
         )
+
+
+def _extremes(points: Points, name: str) -> list[PlotLine]:
+    """Of that of which a point is the mean, where they are two: no peak is lost in it."""
+    ends = {"lowest": points.lows[name], "highest": points.highs[name]}
+    if ends["lowest"] == ends["highest"]:
+        return []
+    return [PlotLine(label=label, values=each, colour=QUIET) for label, each in ends.items()]
 
 
 def _of_each(column: str, workers: Iterable[str]) -> dict[str, str]:

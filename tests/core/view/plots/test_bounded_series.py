@@ -159,3 +159,11 @@ def test_nothing_is_drawn_of_nothing():
     for step in range(2 * MIN_ROWS):
         series.add(float(step), step, many)
     assert MIN_ROWS // 2 <= len(series.points(PlotRange(), ["c0"]).steps) <= 2 * MIN_ROWS
+
+
+def test_a_mean_comes_with_its_extremes():
+    """So that a plot can show it as one line, and no peak is lost."""
+    one = PlotRange("step", -1.0, 1e9, 1)
+    points = series_of([1.0, 5.0, 3.0]).points(one, ["x", "y"], is_mean=True)
+    assert (points.values["x"], points.lows["x"], points.highs["x"]) == ([3.0], [1.0], [5.0])
+    assert points.lows["y"] == [None]
