@@ -80,6 +80,7 @@ class Scene:
     def __init__(self, folder, max_np=None, **settings):
         self.pool = Pool()
         self.max_np = max_np
+        self.late = set()
         self.said = []
         self.events = []
         self.bus = EventBus()
@@ -104,7 +105,8 @@ class Scene:
     def meet(self):
         """All who are there are members, as far as there is place."""
         self.num_memberships += 1
-        self.members = tuple(sorted(slot.worker for slot in self.pool.all))[: self.max_np]
+        there = {slot.worker for slot in self.pool.all} - self.late
+        self.members = tuple(sorted(there))[: self.max_np]
         event = WorkersJoined(
             rendezvous_id=self.num_memberships,
             workers=self.members,
@@ -119,7 +121,7 @@ class Scene:
     def train(self, num_exchanges=1):
         """So many exchanges of ten steps; who left or came back is in the next membership."""
         for _ in range(num_exchanges):
-            if set(self.members) != {slot.worker for slot in self.pool.all} and (
+            if set(self.members) != {slot.worker for slot in self.pool.all} - self.late and (
                 len(self.pool.all) < len(self.members) or len(self.members) != self.max_np
             ):
                 self.meet()
@@ -302,3 +304,23 @@ def test_by_energy_a_visit_waits_for_a_sample_of_power(tmp_path):
             scene.bus.publish(NodeSampled(node=name, package_power_watts=100.0))
     assert scene.report.words.startswith("best of")
     assert all(each.joules_per_sample > 0 for each in scene.report.placements if each.rounds)
+
+
+def test_one_node_waits_for_others_that_may_come(tmp_path):
+    """Other jobs have their slots at first; then all is measured."""
+    scene = Scene(tmp_path)
+    scene.late = {BETA, GAMMA}
+    scene.meet()
+    scene.train(20)
+    assert scene.said == ["trial: begins when one of beta, gamma trains, too"]
+    scene.late = set()
+    scene.train(300)
+    assert scene.report.is_complete
+    assert len(scene.report.placements) > 1
+
+
+def test_one_node_that_is_all_that_may_train_has_nothing_to_try(tmp_path):
+    """Whoever else is there."""
+    scene = Scene(tmp_path, max_np=1)
+    scene.train(3)
+    assert scene.report.words == "there is but one node: nothing to try"

@@ -66,6 +66,8 @@ class Trials:
         self._power = PowerMeters()
         self._step = -1
         self._is_told = False
+        self._has_begun = False
+        self._is_waiting = False
         bus.subscribe(self.observe, "the trial")
 
     @property
@@ -118,6 +120,8 @@ class Trials:
 
     def _timed(self, at_unix_seconds: float, table: StepTable) -> None:
         self._step = table.step
+        if self._waits_for_others(table):
+            return
         slots = self._slots.all
         is_anyone_starting = any(not s.is_available and not s.num_refusals for s in slots)
         members = set(table.workers)
@@ -133,6 +137,17 @@ class Trials:
         )
         if was_measuring and not self._trial.is_measuring:
             self._power = PowerMeters()
+
+    def _waits_for_others(self, table: StepTable) -> bool:
+        """One node alone is no trial, as long as others may come: other jobs may have them."""
+        here = {worker.node for worker in table.workers}
+        others = sorted({slot.worker.node for slot in self._slots.all if slot.is_wanted} - here)
+        is_full = len(table.workers) == self._max_np
+        self._has_begun = self._has_begun or len(here) > 1 or is_full or not others
+        if not (self._has_begun or self._is_waiting):
+            self._is_waiting = True
+            self._say(f"trial: begins when one of {', '.join(others)} trains, too")
+        return not self._has_begun
 
     def _let_back(self) -> None:
         wanted = self._trial.wanted
