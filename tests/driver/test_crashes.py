@@ -86,7 +86,9 @@ def test_an_error_is_the_scripts_unless_the_others_do_without(name):
         rendezvous=SimpleNamespace(waiting={"beta"} if is_waiting else set()),
     )
     pool = SimpleNamespace(all=slots, judged=asyncio.Event())
-    crashes = Crashes(pool, membership, SimpleNamespace(say=said.append), ended.append)
+    crashes = Crashes(
+        pool, membership, SimpleNamespace(say=lambda words, _: said.append(words)), ended.append
+    )
     raise_in(slots[0], crashes, ERRORS[RAISES])
     for word in () if other is None else other:
         if word in ERRORS:
@@ -106,7 +108,9 @@ def test_an_error_that_the_others_have_left_behind_is_no_other_ones():
         rendezvous=SimpleNamespace(waiting=set()),
     )
     pool = SimpleNamespace(all=slots, judged=asyncio.Event())
-    crashes = Crashes(pool, membership, SimpleNamespace(say=said.append), ended.append)
+    crashes = Crashes(
+        pool, membership, SimpleNamespace(say=lambda words, _: said.append(words)), ended.append
+    )
     for slot, error in zip(slots[:2], ("ValueError: no", "OSError: no"), strict=True):
         told = Crashed(worker=slot.worker, error=error, traceback="", user_error=False)
         slot.heard(told)
