@@ -116,6 +116,16 @@ def test_of_several_to_blame_one_after_the_other_is_tried_again():
     assert set(book.costs(1.1 * FIRST_PATIENCE_SECONDS).by_node) == set()
 
 
+@pytest.mark.parametrize("ratio", [1.0, 1.05, 1.9])
+def test_a_node_is_known_as_long_as_one_of_its_sets_counts(ratio):
+    """Also if another one was a bit faster, once: no two measurements are equal."""
+    book = book_of([("ab", FAST), ("as", SLOW)])
+    now = 2 * FIRST_PATIENCE_SECONDS
+    book.note("ab", FAST, MUCH, now)
+    book.note("bs", SLOW * ratio, MUCH, now)
+    assert book.costs(now + 1.0).by_node["s"] == SLOW
+
+
 def test_others_are_as_usual_once_enough_is_known():
     """On a network that is slow everywhere nobody moves from node to node to find a better one."""
     assert book_of([("ab", SLOW)]).costs(1.0).of("x") == 0.0

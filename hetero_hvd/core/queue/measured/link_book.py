@@ -116,7 +116,9 @@ class LinkBook:
         least = self._least()
         until: dict[str, float] = {}
         for each in self._sets.values():
-            to_blame = [name for name in each.nodes if least[name] == each.seconds_per_byte]
+            # By what contradicts: else a node whose fastest set has lapsed is not known any more.
+            slow = each.seconds_per_byte / CHANGED_RATIO
+            to_blame = [name for name in each.nodes if least[name] >= slow]
             for place, node in enumerate(to_blame, 1):  # it is tried again, one after the other
                 end = each.at_seconds + each.patience_seconds * place / len(to_blame)
                 until[node] = max(until.get(node, end), end)
