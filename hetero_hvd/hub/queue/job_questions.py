@@ -13,7 +13,9 @@ from hetero_hvd.core.queue.set_rate import RING
 from hetero_hvd.core.view.queued.job_progress import ProgressFacts
 from hetero_hvd.security.local_sockets import peer_of, short_path
 
-MAX_MODEL_CHARACTERS = 1000
+MAX_CHARACTERS = 1000
+"""Of the name of a model, and of what a guard says of a node."""
+
 SOCKET, QUESTION = "control.sock", {"progress": None}
 SECONDS = 2.0
 MAX_ANSWER_BYTES = 2**20
@@ -65,7 +67,10 @@ def _can_be(facts: ProgressFacts) -> bool:
     amounts = (facts.samples_done, 0.0 if left is None else left)
     are_rates = all(LEAST_RATE <= rate <= MOST for rate in facts.rates.values())
     are_numbers = all(0 <= each <= MOST for each in amounts) and are_rates
-    return are_numbers and len(facts.model) <= MAX_MODEL_CHARACTERS and _can_reduce(facts)
+    said = [each.words for each in facts.failing.values()]  # these words are logged
+    are_words = all(map(str.isprintable, said))
+    are_short = all(len(each) <= MAX_CHARACTERS for each in (facts.model, *said))
+    return are_numbers and are_words and are_short and _can_reduce(facts)
 
 
 def _can_reduce(facts: ProgressFacts) -> bool:

@@ -262,8 +262,9 @@ class JobQueue:
     def progressed(self, name: str, facts: ProgressFacts) -> None:
         """A job's driver has told how far it is; the next plan counts with it."""
         job = self.state.jobs.get(name)
-        for entry, told in facts.failing.items():
-            self._ails(name, self._cluster.device_of_entry.get(entry, ""), told)
+        device_of = self._cluster.device_of_entry if facts.failing else {}
+        for entry, told in facts.failing.items():  # of nodes of any name and number
+            self._ails(name, device_of.get(entry, ""), told)
         if job is not None and facts.idle_seconds is not None:
             self.state.handle(JobIdled(name, facts.idle_seconds), self.now())
         if job is None or not facts.samples_done:

@@ -20,6 +20,7 @@ import pytest
 
 from hetero_hvd.core.queue.jobs import JobRequest
 from hetero_hvd.core.queue.queue_events import JobCancelled, JobHeld, JobReleased
+from hetero_hvd.core.view.queued.job_progress import FailingNode, ProgressFacts
 from hetero_hvd.discovery.submission.queue_link import SubmittedJob
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.queue import job_queue
@@ -266,6 +267,12 @@ def reduces(**unlike):
     return answer(json.dumps(told))
 
 
+def fails(words):
+    """An answer with what a guard says."""
+    told = {"samples_done": 1, "failing": {"alpha": {"words": words, "is_lasting": False}}}
+    return answer(json.dumps(told))
+
+
 ANSWERS = {
     "less than nothing": answer('{"samples_done": -10, "samples_left": 5}'),
     "more than there is": answer('{"samples_done": 1e300}'),
@@ -278,6 +285,9 @@ ANSWERS = {
     "no worker": reduces(nodes=[]),
     "more workers than there are": reduces(nodes=["alpha"] * 5000),
     "a model of a long name": answer(json.dumps({"samples_done": 1, "model": "x" * 1001})),
+    "words that give orders to a terminal": fails("\x1b[2J"),
+    "words of several lines of a log": fails("hot\nWARNING all is lost"),
+    "many words": fails("x" * 1001),
     "no number": answer('{"samples_done": NaN}'),
     "no line": b"x" * 4096,
     "nothing": b"",
@@ -323,6 +333,17 @@ def test_what_a_training_may_tell_is_believed(tmp_path):
     driver = Driver(tmp_path, reduces())
     assert progress_of(tmp_path, OWN).reductions.num_bytes == 1e9
     driver.close()
+
+
+def test_nodes_of_any_number_are_looked_up_at_once(rig, monkeypatch):
+    """A driver may tell of as many as an answer holds: the hub does nothing else meanwhile."""
+    name = rig.submit(rig.runner)
+    names, found = QueueCluster.device_of_entry, []
+    counted = property(lambda cluster: found.append(1) or names.fget(cluster))
+    monkeypatch.setattr(QueueCluster, "device_of_entry", counted)
+    failing = {f"n{n}": FailingNode(words="hot", is_lasting=True) for n in range(10_000)}
+    rig.queue.progressed(name, ProgressFacts(failing=failing))
+    assert len(found) == 1
 
 
 def test_only_the_jobs_user_is_asked(tmp_path):
