@@ -34,6 +34,7 @@ HEAVY = {"bytes_per_unit": MUCH}
 
 TWO = {"min_devices": 2, "max_devices": 2}
 ONE = {"max_devices": 1}
+SIXTEEN = "a a a a b b b b c c c c d d d d"
 COMMAND = {"is_shrinkable": False, "max_devices": 1}
 
 # fmt: off
@@ -52,6 +53,10 @@ PLACEMENTS = {
     "slow, with a device that is faster than all others": ("s*3 a b", KNOWN, HEAVY, "s"),
     "slow, with several devices, which need no link": ("s s s a b", KNOWN, HEAVY, "s s s"),
     "fast, with several devices": ("s s a a b", KNOWN, HEAVY, "a a b"),
+    "equal, with several devices: the first of another node alone brings nothing":
+        (SIXTEEN, [("abcd", 2.0**-31)], HEAVY | {"max_devices": 16}, SIXTEEN),
+    "equal, with several devices: a node is enough":
+        (SIXTEEN, [("abcd", 2.0**-27)], HEAVY | {"max_devices": 16}, "a a a a"),
     "slow: one device leaves good links to others": ("a s b", KNOWN, ONE | HEAVY, "s"),
     "slow: so does a command": ("a s b", KNOWN, COMMAND, "s"),
     "slow: a faster device counts for more": ("s a*1.5 b", KNOWN, ONE | HEAVY, "a"),
@@ -166,6 +171,17 @@ def test_a_job_that_began_on_a_slow_link_moves_to_a_good_one(place):
     assert nodes_of(state) == ["a", "b"]
     state.handle(LinksMeasured(("a", "b"), FAST, MUCH), now)
     assert decide(state, now + FIRST_PATIENCE_SECONDS / 4) == []
+
+
+def test_nobody_moves_to_and_fro(place, request_of):
+    """A job that its link slows down is faster while it lacks a device: that is no gain."""
+    history = [("ac", FAST), ("abc", SLOW / 4), ("abcs", SLOW)]
+    state = place("a b s s", history, {"min_devices": 3, "work": 1e3} | HEAVY)
+    assert nodes_of(state) == ["a", "b", "s"]
+    rates = state.jobs["job"].request.rates
+    state.handle(JobSubmitted(request_of("single", rates=rates, work=1e6, max_devices=1)), 0)
+    assert [each.kind for each in decide(state, 0)] == ["start"]
+    assert [decide(state, now) for now in (5, 10, 15)] == [[], [], []]
 
 
 def test_two_jobs_share_the_links_by_who_needs_them(place, request_of):

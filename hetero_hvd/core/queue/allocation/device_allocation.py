@@ -240,7 +240,7 @@ class DeviceAllocation:
         seconds = min(self._settings.horizon_seconds, share.remaining_seconds / rate)
         part = min(1.0, self._settings.start_seconds / seconds)
         meanwhile = share.rate_of_counts(kept, self._kinds) if share.job.devices else 0.0
-        return rate + part * (meanwhile - rate)
+        return rate + part * (min(meanwhile, rate) - rate)  # else it gained by moving to and fro
 
     def _is_there(
         self,
@@ -315,7 +315,20 @@ class DeviceAllocation:
                 gain = (gain * working - rate * settings.pause_seconds) / seconds
             if gain > best:
                 best, where = gain, index
+        if where < 0 and has_links:
+            return self._leap(share, is_lent=is_lent)
         return share.urgency * best, [where] if where >= 0 else []
+
+    def _leap(self, share: JobShare, *, is_lent: bool) -> tuple[float, list[int]]:
+        """The same of several devices, where the first behind a link costs more than it brings."""
+        speeds, links = share.speeds.speeds, share.speeds.links
+        usable = [i for i, s in enumerate(speeds) if s and (is_lent or share.speeds.is_own[i])]
+        usable.sort(key=lambda index: (links[index], -speeds[index]))
+        value, chosen = self._grown(share, usable, self._room(share, is_lent=is_lent))
+        gain = value - self._value(share, share.given)
+        if gain <= NO_GAIN:
+            return 0.0, []
+        return share.urgency * gain / len(chosen), chosen
 
     def _start(self, share: JobShare, *, is_lent: bool, may_claim: bool) -> tuple[float, list[int]]:
         """The same of a job that has nothing yet."""
@@ -373,7 +386,8 @@ class DeviceAllocation:
         for some in groups:
             if len(some) < share.job.request.min_devices:
                 continue
-            value = self._value_when_grown(share, some, most)
+            classes = dict.fromkeys(index for _, index in some)  # the fastest first
+            value, _ = self._grown(share, classes, most)
             if value > best * (1.0 + NO_GAIN):
                 found, best = some, value
         return found
@@ -396,16 +410,27 @@ class DeviceAllocation:
             found.setdefault(alike, some)
         return list(found.values())
 
-    def _value_when_grown(
-        self, share: JobShare, offers: Sequence[tuple[float, int]], most: int
-    ) -> float:
-        """The best value of a placement on some classes, of as many devices as are free of them."""
-        classes = dict.fromkeys(index for _, index in offers)  # the fastest first
+    def _grown(self, share: JobShare, classes: Iterable[int], most: int) -> tuple[float, list[int]]:
+        """The best value of what it has been given and so many more devices of some classes.
+
+        Args:
+            share: Of the job.
+            classes: Of which it takes all that are free, one class after the other.
+            most: Devices that it may have beside those that it has been given.
+
+        Returns:
+            The value, and the classes of the devices that are added for it.
+        """
         chosen = [index for index in classes for _ in range(min(most, self.free[index]))][:most]
-        given = [0] * len(self.free)
-        best = 0.0
+        grown = JobShare(share.job, self.table, share.urgency, share.remaining_seconds)
+        for index, number in enumerate(share.given):
+            for _ in range(number):
+                grown.give(index, self._kinds[index])
+        best, num_best = 0.0, 0
         for number, index in enumerate(chosen, start=1):
-            given[index] += 1
-            if number >= share.job.request.min_devices:
-                best = max(best, self._value(share, given))
-        return best
+            grown.give(index, self._kinds[index])
+            if grown.count >= share.job.request.min_devices and grown.rate > best:
+                value = self._value(share, grown.given)
+                if value > best:
+                    best, num_best = value, number
+        return best, chosen[:num_best]
