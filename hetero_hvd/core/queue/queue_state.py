@@ -394,6 +394,8 @@ class QueueState:
         job.has_succeeded = has_succeeded
         self.ended[name] = self.jobs.pop(name)
         self.table.forget(name)
+        if any(need.what == "node" for need in job.request.needs):
+            self._table = None
         for follower in self._followers.pop(name, ()):
             if follower in self.jobs:
                 self.jobs[follower].waiting_since_seconds = self.clock_seconds

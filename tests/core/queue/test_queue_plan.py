@@ -395,3 +395,16 @@ def test_kinds_that_were_not_measured_are_as_fast_as_their_relative_speed(device
 def test_times_are_told_in_one_unit(seconds, words):
     """For people."""
     assert in_words(seconds) == words
+
+
+def test_a_job_that_asked_for_a_node_leaves_no_trace(device, request_of):
+    """The next hub weighs the same classes."""
+    devices = [device("t4", number, node=f"n{number}") for number in range(2)]
+    state = QueueState(devices)
+    needs = (DeviceNeed.parse("node==n1"),)
+    state.handle(JobSubmitted(request_of("picky", needs=needs)), 0)
+    assert state.table.nodes == ("n0", "n1")
+    state.handle(JobFinished("picky"), 10)
+    again = QueueState(devices)
+    again.put_back(state.facts, state.ended.values())
+    assert state.table.nodes == again.table.nodes == ("",)
