@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hetero_hvd import cli
+from hetero_hvd.cli.parsing import parse
 from hetero_hvd.cli.settings import load
 from hetero_hvd.cli.train.run import check_script
 from hetero_hvd.errors import HeteroHvdError
@@ -50,7 +50,7 @@ def refused(tmp_path, monkeypatch):
     def refused(line):
         words = shlex.split(line, comments=True)
         try:
-            arguments = cli._parse(words[1:])
+            arguments = parse(words[1:])
             if words[1] == "run":
                 check_script(arguments.command, load(arguments).current.nodes)
         except (HeteroHvdError, ValueError) as error:

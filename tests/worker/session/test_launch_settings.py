@@ -18,6 +18,7 @@ from hetero_hvd.messages.launch import (
     JobSettings,
     NodeSettings,
     TraceSettings,
+    TriedOptions,
     WorkerIdentity,
     WorkerLaunch,
     launch_to_text,
@@ -51,6 +52,7 @@ EVERYTHING = WorkerLaunch(
     check_steps=50,
     max_micro_batch=16,
     benchmark=BenchmarkSettings(seconds=10.0, is_fresh=True),
+    tried=TriedOptions(compression="fp16"),
 )
 VARIABLES = {
     "HETERO_HVD_LAUNCH": launch_to_text(EVERYTHING),
