@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import signal
 import tempfile
 from pathlib import Path
 from typing import get_args
@@ -16,7 +15,7 @@ from hetero_hvd.core.advice.advice import Goal
 from hetero_hvd.core.advice.placement_trial import TrialSettings
 from hetero_hvd.core.advice.setting_trial import SETTINGS, SettingTrial
 from hetero_hvd.driver.placement.measurement import Measurement
-from hetero_hvd.driver.termination import Termination
+from hetero_hvd.driver.termination import NUMBERS, Termination
 from hetero_hvd.errors import UserError
 from hetero_hvd.exit_codes import EXIT_USER_ERROR, SIGNALLED
 
@@ -86,7 +85,7 @@ def _try_settings(arguments: argparse.Namespace, trial: SettingTrial) -> int:
         for index, (number, name) in enumerate(trial.due()):
             measurement = Measurement(trial.options[name], arguments.steps)
             code, why = _run_one(arguments, measurement, Path(folder) / str(index))
-            is_interrupted = code - SIGNALLED in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            is_interrupted = code - SIGNALLED in NUMBERS
             if is_interrupted or (code and not measurement.is_of_options):
                 return code
             if math.isfinite(speed := measurement.samples_per_second):

@@ -6,12 +6,11 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.errors import UserError, job_error
-from hetero_hvd.run.records.run_files import regular
+from hetero_hvd.run.records.run_files import regular, replace_file
 
 _ID = re.compile(r"[a-z]+:\S.{0,20000}")
 """Of some hundred nodes, of which a Prometheus may have others' names than we do."""
@@ -47,14 +46,10 @@ def change(declined: Sequence[str], recalled: Sequence[str]) -> Iterator[str]:
     known = ids()
     wanted = sorted((known | set(declined)) - set(recalled))[:MAX_IDS]
     path = _file()
-    new = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new.write_text("".join(f"{each}\n" for each in wanted), encoding="utf-8")
-        new.replace(path)
+        replace_file(path, "".join(f"{each}\n" for each in wanted).encode())
     except OSError as error:
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
         raise job_error(f"{path}: cannot be written: {error.strerror}", error) from error
     for each in declined:
         again = f"hetero-hvd advise --recall {shlex.quote(each)}"

@@ -293,9 +293,9 @@ def _used(used_bytes: float | None, total_bytes: float | None) -> str:
 def _bar(worker: WorkerView, longest: float, num_cells: int) -> list[TablePiece]:
     """A letter for each cell of the longest step; rounding never makes it longer."""
     bar: list[TablePiece] = []
-    seconds, done = 0.0, 0
+    seconds, done, phases = 0.0, 0, _finite(worker)
     for part in STEP_PARTS:
-        seconds += _finite(worker).get(part.name, 0.0)
+        seconds += phases.get(part.name, 0.0)
         end = round(num_cells * seconds / longest) if longest > 0 else 0
         if end > done:
             bar.append(TablePiece(part.letter * (end - done), part=part.name))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from hetero_hvd.messages import (
     event_from_json,
     event_to_json,
 )
-from hetero_hvd.run.records.run_files import private, regular
+from hetero_hvd.run.records.run_files import regular, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -76,16 +74,11 @@ def keep_trial(folder: Path, report: TrialReported) -> None:
         return
     path = folder.absolute().parent / NAME
     new = KeptTrial(run=folder.name, trial=report)
-    fresh = path.with_name(f".{NAME}.{os.getpid()}")
     try:
         kept = [*(each for each in _kept(path) if not each.is_like(new)), new][-MAX_TRIALS:]
         lines = [_TrialRecord(each.run, msgspec.Raw(event_to_json(each.trial))) for each in kept]
-        with open(fresh, "wb", opener=private) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(lines)) + b"\n")
-        fresh.replace(path)
+        replace_file(path, msgspec.json.format(msgspec.json.encode(lines)) + b"\n")
     except OSError as error:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
         logger.warning("%s is left as it is: %s", path, error)
 
 

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
@@ -39,6 +40,23 @@ def regular(path: str, flags: int) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "is no regular file", path)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file as a whole or not at all, for its owner alone; nothing else stays beside it.
+
+    Raises:
+        OSError: It is left as it was.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(fresh, "wb", opener=private) as file:
+            file.write(content)
+        fresh.replace(path)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from hetero_hvd.config import NodeConfig
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.messages import WorkerId, WorkersJoined
-from hetero_hvd.run.records.run_files import private, regular
+from hetero_hvd.run.records.run_files import regular, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -97,11 +96,8 @@ class CurveStore:
                 smallest_share=curve.smallest_share,
             )
         kept = dict(list(entries.items())[-MAX_ENTRIES:])
-        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            with open(fresh, "wb", opener=private) as file:
-                file.write(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
-            fresh.replace(self._path)
+            replace_file(self._path, msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._path, error)
 

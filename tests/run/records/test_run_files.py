@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from hetero_hvd.run.records import run_files
-from hetero_hvd.run.records.run_files import LOCK, is_locked, lock_folder
+from hetero_hvd.run.records.run_files import LOCK, is_locked, lock_folder, replace_file
 
 
 def test_who_comes_second_does_not_get_it(tmp_path):
@@ -63,3 +63,27 @@ def test_what_is_no_file_is_an_error(tmp_path, kind):
         lock_folder(folder)
     assert not is_locked(folder)
     assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.parametrize("fails", [None, "write", "replace"])
+def test_a_file_is_written_as_a_whole_or_left_as_it_was(tmp_path, monkeypatch, fails):
+    """Whenever the disk takes no more: nothing half written stays beside it."""
+    path = tmp_path / "kept.json"
+    replace_file(path, b"before")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if fails == "write":
+        monkeypatch.setattr("builtins.open", full)
+    elif fails == "replace":
+        monkeypatch.setattr(type(path), "replace", full)
+    if fails is None:
+        replace_file(path, b"after")
+    else:
+        with pytest.raises(OSError, match="No space left"):
+            replace_file(path, b"after")
+    monkeypatch.undo()
+    assert path.read_bytes() == (b"before" if fails else b"after")
+    assert [each.name for each in tmp_path.iterdir()] == ["kept.json"]
