@@ -151,7 +151,13 @@ def train(model, arguments, *, resume=None, patience=None, **_):
         "steps": output.global_step,
         "loss": output.training_loss,
         "best": best and Path(best).name,
-        "weights": [float(each.double().norm()) for each in built.parameters()],
+        # The softmax of an attention does not depend on a bias of its keys: the gradient of that is
+        # nothing but rounding, which Adam divides by its own size.
+        "weights": [
+            float(each.double().norm())
+            for name, each in built.named_parameters()
+            if not name.endswith("key.bias")
+        ],
         "evaluation": trainer.evaluate(),
         "predictions": trainer.predict(rows[70:]).predictions.tolist(),
     }

@@ -155,20 +155,19 @@ def test_a_hub_that_was_killed_hears_them_again_and_two_hubs_have_what_each_is_t
     first, port = started(tmp_path / "first")
     second, second_port = started(tmp_path / "second")
 
+    async def hears(hub, to_port, name):
+        send(to_port, packet(name))  # as agents do it, again and again
+        return await told(hub)
+
     async def act():
         await asked(first, "status")
         await asked(second, "status")
-        send(port, packet("alpha"))
-        send(second_port, packet("beta"))
-        await until(lambda: told(first))
-        assert list(await told(first)) == ["alpha"]
-        await until(lambda: told(second))
-        assert list(await told(second)) == ["beta"]
+        assert list(await until(lambda: hears(first, port, "alpha"))) == ["alpha"]
+        assert list(await until(lambda: hears(second, second_port, "beta"))) == ["beta"]
         first.kill()
         first.start("--listen", str(port))
         assert await told(first) == {}
-        send(port, packet("alpha"))
-        await until(lambda: told(first))
+        await until(lambda: hears(first, port, "alpha"))
 
     try:
         asyncio.run(act())

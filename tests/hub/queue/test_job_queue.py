@@ -40,7 +40,7 @@ def shrunk_at(hub):
 def test_a_low_job_shrinks_for_a_high_one_and_grows_back(hub):
     """It is never started again, and no step is lost: its bits are those of a job left alone."""
     same = {"settings": {"reproducible": True}}
-    patient = {"num_workers": 2, "patient_from": 16, "patient_seconds": 0.5, "patient_until": "go"}
+    patient = {"num_workers": 2, "patient_from": 16, "patient_seconds": 1.5, "patient_until": "go"}
     (hub.folder / "alone").mkdir()
     alone = FaultJob(hub.folder / "alone", ("gamma",), **same, epochs=12)
     low = hub.submit("low", priority="low", max_devices=2, script=patient | {"epochs": 12}, **same)
