@@ -45,7 +45,9 @@ def test_findings_are_told_apart_as_they_are_written():
 
 @pytest.mark.process
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize("case", [DATA, COMPUTE], ids=lambda case: case.kind)
+@pytest.mark.parametrize(
+    "case", [pytest.param(DATA, marks=pytest.mark.matrix), COMPUTE], ids=lambda case: case.kind
+)
 def test_an_injected_cause_is_named(case, tmp_path):
     """A real job of three unequal workers, one of which gets slow: who, and why."""
     outcome = run_case(case, tmp_path, is_hasty=True)

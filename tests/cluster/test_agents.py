@@ -205,6 +205,7 @@ def test_the_life_of_a_node_that_announces_itself(scene, capsys):
     assert set(summary["workers"]) == {"alpha:0", "beta:0"}
 
 
+@pytest.mark.matrix
 def test_agents_that_stop_end_and_come_back_cost_the_job_nothing_but_time(scene):
     """One that does not answer costs its own worker only; the job outlives the restart of the last.
 

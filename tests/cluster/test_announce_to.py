@@ -136,6 +136,7 @@ def attack(sender, target, attacks, counted):
         time.sleep(0.2)
 
 
+@pytest.mark.matrix
 def test_agents_beyond_a_router_train(virtual_cluster, driver_network, tmp_path):
     """Both join by an address alone, one over IPv6; what is forged, old or repeated is counted.
 

@@ -138,6 +138,7 @@ def check_what_it_scrapes(watcher, driver, services):
     assert not watcher.asked("targets")["droppedTargets"]
 
 
+@pytest.mark.matrix
 def test_the_commands_train_on_three_hosts(tmp_path, virtual_cluster):
     """With the quotas of the file; health checks succeed, and the job ends 0."""
     folder = tmp_path / "c"

@@ -366,7 +366,7 @@ def test_the_commands_train_as_local_processes(tmp_path, start):
     assert agent_pod.stop() == 0
 
 
-@pytest.fixture(params=["volume", "store"])
+@pytest.fixture(params=["volume", pytest.param("store", marks=pytest.mark.matrix)])
 def kept(request, tmp_path, monkeypatch):
     """Where checkpoints outlive pods: the flags for it, and a question for those that there are.
 

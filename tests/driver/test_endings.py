@@ -44,7 +44,13 @@ STOPPING = [
 ]
 
 
-@pytest.mark.parametrize("endings", STOPPING, ids=["statements", "lingering"])
+@pytest.mark.parametrize(
+    "endings",
+    [
+        pytest.param(STOPPING[0], id="statements"),
+        pytest.param(STOPPING[1], marks=pytest.mark.matrix, id="lingering"),
+    ],
+)
 def test_early_stopping_is_a_normal_end(start_job, endings):
     """All leave after the same step, by whatever statement: exit code 0, a checkpoint, no alarm.
 

@@ -143,6 +143,7 @@ def test_a_process_alone_is_as_without_us(plain, tmp_path):
     }
 
 
+@pytest.mark.matrix
 def test_unequal_workers_train_the_same(plain, together, tmp_path):
     """Two, with what is logged in the record; one goes on from a checkpoint of the other."""
     folder, expected = plain

@@ -109,6 +109,7 @@ def test_a_process_alone_is_as_without_us(alone):
     assert expected[1]["epoch"] < 20, "nothing ended early"
 
 
+@pytest.mark.matrix
 def test_unequal_workers_train_the_same(alone, tmp_path):
     """Two, with what is logged in the record; one goes on from a checkpoint of the other."""
     folder, expected, _ = alone

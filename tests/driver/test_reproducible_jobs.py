@@ -56,6 +56,7 @@ def test_a_kill_and_a_join(start, alone, tmp_path):
     expect_equal(start, alone, tmp_path / "out")
 
 
+@pytest.mark.matrix
 def test_resumed_on_another_number_of_workers(start, alone, tmp_path):
     """Stopped on three, gone on from the checkpoint on two."""
     job = start("alpha", "beta", "gamma", checkpoint_seconds=0.3)
@@ -74,6 +75,7 @@ def test_resumed_on_another_number_of_workers(start, alone, tmp_path):
     expect_equal(start, alone, tmp_path / "second")
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets of x86-64")
 def test_the_instruction_set_is_the_runs(start, alone, tmp_path):
     """It is kept with the fingerprints; another one gives other bits; no resume may change it."""

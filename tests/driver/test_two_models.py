@@ -13,7 +13,7 @@ STEPS = 5
 
 DEATHS = [
     ("beta:0", "CRITIC", 7),
-    ("alpha:0", "LEAD", 9),
+    pytest.param(("alpha:0", "LEAD", 9), marks=pytest.mark.matrix),
     pytest.param(("beta:0", "LEAD", 7), marks=pytest.mark.matrix),
 ]
 

@@ -62,6 +62,7 @@ def finish(job):
     assert job.console.count("owned:0 makes room for the owner") == 1
 
 
+@pytest.mark.matrix
 def test_a_file_calls_the_owner(visited, tmp_path):
     """Nobody runs on the node while it is there, and for a while after it; 0 steps are lost."""
     file = tmp_path / "owner"

@@ -49,6 +49,7 @@ def test_sigterm_and_drain_let_a_worker_go(start):
     assert 0 < by_others < BATCH, "delta:0 has not finished its step"
 
 
+@pytest.mark.matrix
 def test_nobody_waits_for_what_a_leaving_worker_still_has_to_do(start):
     """A script that uploads something at its end, in `finally`, holds up itself only."""
     fault = {"worker": "beta:0", "step": 10, "kind": "terminate", "linger_seconds": LINGER_SECONDS}
@@ -71,6 +72,7 @@ def test_a_drain_without_a_job_is_one_line(tmp_path):
     assert "no job takes orders in" in done.stderr
 
 
+@pytest.mark.matrix
 def test_nodes_that_come_together_join_in_one_change(start):
     """Two nodes added at once: the others stand still once, not twice; a broken edit is refused."""
     job = start(epochs=60, num_workers=4, patient_from=30, nodes=("alpha", "beta"))
@@ -93,7 +95,16 @@ REPLACED = {
 }
 
 
-@pytest.mark.parametrize(("before", "after", "settings"), REPLACED.values(), ids=REPLACED.keys())
+ONLY_WITH_ALL = ("one by one", "two by one")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "settings"),
+    [
+        pytest.param(*case, marks=[pytest.mark.matrix] * (name in ONLY_WITH_ALL), id=name)
+        for name, case in REPLACED.items()
+    ],
+)
 def test_nodes_that_are_all_replaced_hand_the_training_over(start, before, after, settings):
     """They train until others have their state, whatever the limits; nobody calls that a pause."""
     slow = {f"{name}:0": 20.0 for name in before}

@@ -77,6 +77,7 @@ def test_two_deaths_in_one_step(start):
     assert_exact(job, epochs=8, workers=("gamma:0",))
 
 
+@pytest.mark.matrix
 def test_a_joiner_that_dies_while_it_joins_costs_nobody_else(start):
     """Killed again right after its restart, at the first step that it takes part in."""
     faults = [

@@ -9,9 +9,9 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 CELLS = [
     ("SIGSTOP", "bound 1"),
-    ("kill", "bound 4"),
+    pytest.param("kill", "bound 4", marks=pytest.mark.matrix),
     ("kill", "wait-free"),
-    ("kill", "reproducible"),
+    pytest.param("kill", "reproducible", marks=pytest.mark.matrix),
 ]
 """`scripts/chaos --matrix` has all of them, and many times."""
 

@@ -49,6 +49,7 @@ def test_a_hung_data_loader_and_a_hung_loss_end_themselves(start):
         assert f"{name} exited with code 124" in job.console
 
 
+@pytest.mark.matrix
 def test_a_short_pause_is_forgiven(start):
     """A worker that stands still for less than the heartbeat's limit costs time, nothing else.
 

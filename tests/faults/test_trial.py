@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 import sqlite3
+import statistics
 import subprocess
 import sys
-import time
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
 from tests.kit.checkout import variables
 from tests.kit.fault_job import FaultJob
+from tests.leftovers import wait_until
 
 from .conftest import BATCH, SAMPLES, assert_exact
 
@@ -27,6 +28,9 @@ LATE_SECONDS = 0.2
 
 SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.1}
 DONE = "done"
+
+MEASURED_STEPS = 60
+"""By so many a placement's speed is known; as many before them let its shares settle."""
 
 
 def node(name):
@@ -65,13 +69,22 @@ def hetero_hvd(*words):
     return done.stdout
 
 
-def speed(job, num_workers):
-    """Samples per second of the last steps that so many have taken together."""
+def speed(rows):
+    """Samples per second, by the median of the steps that a trace ends with.
+
+    Args:
+        rows: Of a trace; the first of them have shares that are not yet settled.
+    """
+    ends = [at for at, *_ in rows[-MEASURED_STEPS - 1 :]]
+    assert len(ends) == MEASURED_STEPS + 1, f"only {len(ends)} steps"
+    return BATCH / statistics.median(after - before for before, after in pairwise(ends))
+
+
+def steps_together(job, num_workers):
+    """The rows of a running job's trace whose steps so many have taken together, in order."""
     (file,) = job.folder.glob("trace-alpha-0.*.jsonl")
     rows = [json.loads(line) for line in file.read_text().splitlines()[:-1]]
-    ends = [at for at, _, _, workers in rows if workers == num_workers]
-    ends = ends[-20:]
-    return BATCH * (len(ends) - 1) / (ends[-1] - ends[0])
+    return [row for row in rows if row[3] == num_workers]
 
 
 def test_a_job_that_ends_before_its_trial_says_what_was_measured(start):
@@ -119,8 +132,10 @@ def test_the_advised_placement_is_nearly_the_best_of_all_seven(start, tmp_path):
         hetero_hvd(*words)
     staying = {n for n in SPEEDS if f" {n} " not in advice["command"]}
     job.wait_for(f"{len(staying)} workers train together", 60)
-    time.sleep(40 * STEP_SECONDS)
-    reached = speed(job, len(staying))
+    before = len(steps_together(job, len(staying)))
+    settled = before + 2 * MEASURED_STEPS
+    wait_until(lambda: len(steps_together(job, len(staying))) >= settled, 120, "settled shares")
+    reached = speed(steps_together(job, len(staying)))
     job.close()
     every = {}
     for size in (1, 2, 3):
@@ -130,16 +145,14 @@ def test_the_advised_placement_is_nearly_the_best_of_all_seven(start, tmp_path):
             alone = FaultJob(
                 folder,
                 [node(name) for name in names],
-                epochs=30,
+                epochs=2 * MEASURED_STEPS * BATCH // SAMPLES,
                 num_samples=SAMPLES,
                 batch_size=BATCH,
                 patient_from=10**6,
                 **SLOW,
             )
             assert alone.wait(200) == 0, alone.console
-            lines = alone.trace(but=[f"{other}:0" for other in names[1:]])
-            ends = [at for at, *_ in lines][-41:]
-            every[names] = BATCH * 40 / (ends[-1] - ends[0])
+            every[names] = speed(alone.trace(but=[f"{other}:0" for other in names[1:]]))
     assert reached >= 0.97 * max(every.values()), (reached, every)
 
 

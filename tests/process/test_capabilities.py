@@ -46,6 +46,7 @@ def fingerprint(tmp_path, start_workers, monkeypatch):
     return train
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif("avx512f" not in flags(), reason="needs a processor with AVX-512")
 def test_the_cap_is_what_makes_unlike_processors_equal(fingerprint):
     """As far as one machine shows it: natively other bits, under the cap always the same."""

@@ -113,7 +113,9 @@ def test_both_scripts_learn_alike_and_ours_needs_no_horovod(shortened):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("elastic", [False, True], ids=["static", "elastic"])
+@pytest.mark.parametrize(
+    "elastic", [pytest.param(False, marks=pytest.mark.matrix), True], ids=["static", "elastic"]
+)
 def test_under_horovodrun_rank_0_balances(shortened, tmp_path, elastic):
     """The same script learns, and the fast worker ends with most of the work.
 

@@ -9,7 +9,7 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "bfloat16_parameters": 5e-2}
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.matrix), 3])
 def test_every_feature_gives_what_one_process_gives(run_workers, num_workers):
     """Schedulers, clipping, precision, accumulation, freezing, odd models and batches."""
     for errors in run_workers("features", num_workers):

@@ -8,7 +8,7 @@ TOLERANCE = {"torch.float32": 1e-6, "torch.float64": 1e-12}
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("num_workers", [1, 2, 4])
+@pytest.mark.parametrize("num_workers", [1, 2, pytest.param(4, marks=pytest.mark.matrix)])
 def test_gradient_equals_one_process_on_the_joined_batch(run_workers, num_workers):
     """By samples and by tokens, in fp32 and fp64, with empty shares and all-masked shares."""
     ranks = run_workers("gradients", num_workers, cases=24)

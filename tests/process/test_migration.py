@@ -58,6 +58,7 @@ def loss_of(*command, folder, **variables):
     return float(loss)
 
 
+@pytest.mark.matrix
 @pytest.mark.process
 def test_all_give_the_same(tmp_path):
     """On one process each; elastic Horovod's unchanged on two nodes, whose batches are the same."""

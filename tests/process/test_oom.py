@@ -9,7 +9,7 @@ pytestmark = pytest.mark.process
 PLANS = [[200, 200, 200], [300, 200, 100], [100, 400, 100]]
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("where", [pytest.param("forward", marks=pytest.mark.matrix), "backward"])
 def test_a_step_that_runs_out_of_memory_is_finished_in_smaller_pieces(run_workers, where):
     """One of three workers meets its RLIMIT_AS, or a refusal after half of the reductions began.
 

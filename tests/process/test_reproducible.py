@@ -25,13 +25,16 @@ CONTROLS = [(name, plans) for name in ("cnn", "gpt") for plans in ("even", "skew
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory, start_workers):
-    """(kind, plans, in the mode) to the results of every rank of every number of workers."""
+def results(pytestconfig, tmp_path_factory, start_workers):
+    """(kind, plans, in the mode) to the results of every rank of every number of workers.
+
+    Two and four workers only with --all.
+    """
     cases = [KINDS[name] | {"plans": plans} for name, plans in CASES]
     cases += [KINDS[name] | {"plans": plans, "mode": False} for name, plans in CONTROLS]
     keys = [(*case, True) for case in CASES] + [(*case, False) for case in CONTROLS]
     found = {key: {} for key in keys}
-    for num_workers in (1, 2, 3, 4):
+    for num_workers in (1, 2, 3, 4) if pytestconfig.getoption("--all") else (1, 3):
         folder = tmp_path_factory.mktemp(f"workers-{num_workers}")
         ranks = start_workers(folder, "reproducible", num_workers, cases=cases, timeout_seconds=150)
         for key, of_ranks in zip(keys, zip(*ranks, strict=True), strict=True):
@@ -52,7 +55,7 @@ def fingerprints(results, kind, mode):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_fingerprint(results, kind):
-    """Parameters, optimizer and loss are the same bits for 1 to 4 workers and all plans."""
+    """Parameters, optimizer and loss are the same bits for any number of workers and all plans."""
     assert len(fingerprints(results, kind, mode=True)) == 1
 
 
@@ -71,14 +74,14 @@ def test_the_plans_did_differ(results):
     """The workers' shares were not always the same, so the fingerprints had reason to differ."""
     for (_, plans, _), numbers in results.items():
         if plans == "skewed":
-            for ranks in (numbers[2], numbers[3], numbers[4]):
+            for ranks in [ranks for number, ranks in numbers.items() if number > 1]:
                 assert len({size for rank in ranks for _, size in rank["shares"]}) > 2
 
 
 @pytest.mark.parametrize("kind", ["cnn", "gpt"])
 def test_the_control_differs(results, kind):
     """Without the mode the same trainings end in different bits."""
-    assert len(fingerprints(results, kind, mode=False)) > 3
+    assert len(fingerprints(results, kind, mode=False)) >= 3
 
 
 def test_evaluation_does_not_depend_on_the_shares(results):

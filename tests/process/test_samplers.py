@@ -30,6 +30,7 @@ def steps_of(ranks, case):
     }
 
 
+@pytest.mark.matrix
 def test_each_step_uses_the_same_samples(ranks):
     """On one worker and on three, whose shares are unequal and change."""
     assert len(ranks[1][0]) == 12
@@ -43,6 +44,7 @@ def test_each_step_uses_the_same_samples(ranks):
     assert len(sizes) > 2
 
 
+@pytest.mark.matrix
 def test_one_fingerprint_in_the_reproducible_mode(ranks):
     """To the last bit, with each sampler."""
     for case in (case for case in ranks[1][0] if case.endswith("reproducible")):

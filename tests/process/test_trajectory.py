@@ -35,7 +35,14 @@ def steps_of(case):
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("num_workers", "cases"),
-    [(1, IN_PROCESS), (2, IN_PROCESS), (3, IN_PROCESS), (4, IN_PROCESS), (2, LOADERS), (3, STALE)],
+    [
+        (1, IN_PROCESS),
+        pytest.param(2, IN_PROCESS, marks=pytest.mark.matrix),
+        (3, IN_PROCESS),
+        pytest.param(4, IN_PROCESS, marks=pytest.mark.matrix),
+        (2, LOADERS),
+        (3, STALE),
+    ],
     ids=["1", "2", "3", "4", "loader-processes", "staleness"],
 )
 def test_changing_plans_change_nothing(run_workers, num_workers, cases):

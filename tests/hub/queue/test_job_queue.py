@@ -69,6 +69,7 @@ def test_a_low_job_shrinks_for_a_high_one_and_grows_back(hub):
     assert len(states) == 1
 
 
+@pytest.mark.matrix
 def test_a_job_that_is_held_goes_on_where_it_was(hub):
     """With all that it has done; and what was edited meanwhile does not reach it."""
     job = hub.submit("held", script=LONG)
