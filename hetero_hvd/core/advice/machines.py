@@ -32,7 +32,7 @@ HELD_RATIO = 0.1
 FULL_RATIO = 0.95
 """A machine's memory that is used so much is nearly used up."""
 
-FAR_RATIO = 10.0
+MAX_AHEAD_RATIO = 10.0
 """What would happen after so many times the time that is known is not told."""
 
 MAX_AHEAD_SECONDS = 7 * 86400.0
@@ -348,7 +348,7 @@ def _memory(seen: SeenDevice, command: str) -> Iterator[Advice]:
 
 
 def _is_near(seconds: float, known_seconds: float) -> bool:
-    return seconds <= min(FAR_RATIO * known_seconds, MAX_AHEAD_SECONDS)
+    return seconds <= min(MAX_AHEAD_RATIO * known_seconds, MAX_AHEAD_SECONDS)
 
 
 def _phases(seen: SeenDevice) -> str:

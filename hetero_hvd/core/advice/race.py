@@ -14,10 +14,13 @@ from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
 ERROR = 0.05
-"""Probability that a race says anything wrong, over all its pairs and rounds."""
+"""Probability that a race says anything wrong, over all its pairs and rounds of two or more."""
 
 MIN_PAIRS = 2
 """Of fewer nothing is known about how much a value varies."""
+
+MIN_BEHIND_RATIO = 0.2
+"""See `is_far_behind`."""
 
 Values = Mapping[int, float]
 """Round to what was measured in it, > 0."""
@@ -66,6 +69,19 @@ def error_of_a_pair(num_pairs: int, max_rounds: int) -> float:
         max_rounds: Each is a look at all of them, >= `MIN_PAIRS`.
     """
     return ERROR / max(1, num_pairs * (max_rounds - MIN_PAIRS + 1))
+
+
+def is_far_behind(most: float, least: float) -> bool:
+    """Whether what was measured in one round leaves the race by that.
+
+    One round says nothing of how much rounds differ: this is a rule that saves time and no test, so
+    `ERROR` does not hold for it.
+
+    Args:
+        most: The best that was measured of it in this round.
+        least: The worst that was measured of the best one in this round.
+    """
+    return most < (1 - MIN_BEHIND_RATIO) * least
 
 
 def student(probability: float, freedom: int) -> float:

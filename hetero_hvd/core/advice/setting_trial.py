@@ -22,6 +22,7 @@ SETTINGS: dict[str, dict[str, TriedOptions]] = {
 """What is tried of each name of `--over`, beside the job as it is."""
 
 MAX_ROUNDS = 4
+"""Each is a start of all workers for each setting."""
 
 
 class SettingTrial:

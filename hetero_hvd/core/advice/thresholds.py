@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hetero_hvd.core.advice import advice, machines, placements, verdicts
+from hetero_hvd.core.advice import (
+    advice,
+    machines,
+    measured,
+    placement_trial,
+    placements,
+    predicted,
+    race,
+    setting_trial,
+    verdicts,
+)
 from hetero_hvd.core.patterns import changes, cycle, forecast, job_type, period
 
 OURS_MEASURED = "`scripts/bench advisor`"
@@ -37,6 +47,57 @@ THRESHOLDS = (
         f"± {placements.WIDTH} standard deviations",
         "80 % of a normal distribution; jackknife (Tukey 1958)",
     ),
+    Threshold(
+        "sets of nodes are judged",
+        f"after {placements.MIN_INTERVALS} intervals of each worker, in at most "
+        f"{placements.MAX_BLOCKS} blocks",
+        CHOICE,
+    ),
+    Threshold(
+        "sets of nodes that are looked at",
+        f"all of {placements.MAX_NODES} nodes, in a trial of {predicted.MAX_NODES}; of more at "
+        f"most {placements.MAX_SETS} for each goal",
+        f"{CHOICE}: a driver has other things to do",
+    ),
+    Threshold(
+        "sets that are as good",
+        f"within {placements.SAME_RATIO:.0%} by their curves; certainly within "
+        f"{placement_trial.SAME_RATIO:.0%} in a trial",
+        CHOICE,
+    ),
+    Threshold(
+        "a prediction of a trial",
+        f"± {predicted.MODEL_RATIO:.0%}, and {placements.WIDTH} standard errors",
+        CHOICE,
+    ),
+    Threshold(
+        "what a trial says is wrong",
+        f"in {race.ERROR:.0%} of trials at most, by {race.MIN_PAIRS} rounds or more",
+        "Student (1908), Bonferroni; races (Maron and Moore 1994)",
+    ),
+    Threshold(
+        "interval of a measured gain",
+        f"{1 - measured.GAIN_ERROR:.0%}",
+        "Student (1908), of pairs of one round",
+    ),
+    Threshold(
+        "a visit of a trial",
+        f"{placement_trial.MIN_EXCHANGES} exchanges, after {placement_trial.WARM_UP} that do not "
+        f"count; for a sample of power {placement_trial.MAX_POWER_SECONDS:g} s more",
+        CHOICE,
+    ),
+    Threshold(
+        "what a trial measures",
+        f"{placement_trial.MAX_MEASURED} sets, each in {placement_trial.MAX_ROUNDS} rounds; a "
+        f"setting in {setting_trial.MAX_ROUNDS}",
+        f"{CHOICE}: each visit costs a start of processes",
+    ),
+    Threshold(
+        "given up after one round",
+        f"each exchange {race.MIN_BEHIND_RATIO:.0%} behind all of the best",
+        f"{CHOICE}: a rule, which no probability is promised of",
+    ),
+    Threshold("given up in vain", f"after {placement_trial.MAX_VOID} visits", CHOICE),
     Threshold(
         "a node is slow again",
         f"{verdicts.MIN_RUNS} runs, {verdicts.MIN_RUNS_RATIO:.0%} of its runs",
@@ -80,7 +141,7 @@ THRESHOLDS = (
     ),
     Threshold(
         "memory that fills up is told",
-        f"within {machines.FAR_RATIO:g} times the known time and "
+        f"within {machines.MAX_AHEAD_RATIO:g} times the known time and "
         f"{machines.MAX_AHEAD_SECONDS / 86400:.0f} d",
         CHOICE,
     ),
