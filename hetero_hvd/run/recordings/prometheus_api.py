@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import math
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import msgspec
 from hetero_hvd.core.backoff import doubled
 from hetero_hvd.core.printable import printable
 from hetero_hvd.errors import JobError, TryAgainError, UserError
+from hetero_hvd.run.recordings.cutoff import Cutoff, CutoffHandler
 from hetero_hvd.security.redirects import NoRedirects
 from hetero_hvd.security.tls import context_for_others
 
@@ -31,7 +31,8 @@ TIMEOUT_SECONDS = 30.0
 """To connect, and between two pieces of an answer."""
 
 ANSWER_SECONDS = 120.0
-"""Until all of an answer is there: Prometheus itself gives up a query after two minutes."""
+"""Until all of an answer is there, whatever was tried: Prometheus itself gives up a query after two
+minutes."""
 
 MAX_ANSWER_BYTES = 2**26
 _PIECE_BYTES = 2**16
@@ -109,10 +110,10 @@ class PrometheusApi:
             raise UserError(
                 f"{ca_file}: cannot be read as certificates in PEM: {error.strerror or error}"
             ) from error
-        handlers = [urllib.request.HTTPSHandler(context=context), NoRedirects()]
+        self._context = context
+        self._handlers: list[urllib.request.BaseHandler] = [NoRedirects()]
         if _is_own(urlsplit(url).hostname or ""):  # the token would leave this machine
-            handlers.append(urllib.request.ProxyHandler({}))
-        self._opener = urllib.request.build_opener(*handlers)
+            self._handlers.append(urllib.request.ProxyHandler({}))
         self.warnings: dict[str, None] = {}
 
     def instant(self, query: str, at_unix_seconds: float) -> list[PrometheusSeries]:
@@ -142,16 +143,22 @@ class PrometheusApi:
 
     def _asked(self, path: str, **parameters: str) -> list[PrometheusSeries]:
         url = f"{self._url}/api/v1/{path}?{urlencode(parameters)}"
-        for number in range(NUM_TRIES):
-            try:
-                return self._series(self._content(url))
-            except _BusyError as error:
-                if number == NUM_TRIES - 1:
-                    raise TryAgainError(f"{self._place}: {error}, {NUM_TRIES} times") from error
-            time.sleep(doubled(FIRST_WAIT_SECONDS, number, LONGEST_WAIT_SECONDS))
-        raise AssertionError
+        why: _BusyError | None = None
+        with Cutoff(ANSWER_SECONDS) as cutoff:
+            for number in range(NUM_TRIES):
+                if number:
+                    cutoff.wait(doubled(FIRST_WAIT_SECONDS, number - 1, LONGEST_WAIT_SECONDS))
+                if cutoff.is_over:
+                    break
+                try:
+                    return self._series(self._content(url, cutoff))
+                except _BusyError as error:
+                    why = error
+            words = f"has not answered within {ANSWER_SECONDS:g} s"
+            words = words if cutoff.is_over else f"{why}, {NUM_TRIES} times"
+        raise TryAgainError(f"{self._place}: {words}") from why
 
-    def _content(self, url: str) -> bytes:
+    def _content(self, url: str, cutoff: Cutoff) -> bytes:
         """The body of an answer that is one.
 
         Raises:
@@ -159,13 +166,13 @@ class PrometheusApi:
             _BusyError: Another try may help.
         """
         request = urllib.request.Request(url, headers=self._headers)  # noqa: S310 - checked
-        deadline = time.monotonic() + ANSWER_SECONDS
+        opener = urllib.request.build_opener(CutoffHandler(cutoff, self._context), *self._handlers)
         try:
-            with self._opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
-                return self._read(answer, deadline)
+            with opener.open(request, timeout=min(TIMEOUT_SECONDS, cutoff.left_seconds)) as answer:
+                return self._read(answer, cutoff)
         except urllib.error.HTTPError as error:
             with closing(error):
-                raise self._refusal(error, deadline) from None
+                raise self._refusal(error, cutoff) from None
         except (OSError, http.client.HTTPException) as error:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
             if "CERTIFICATE_VERIFY_FAILED" in str(why):
@@ -180,7 +187,7 @@ class PrometheusApi:
             raise _BusyError(f"does not answer ({words})") from error
 
     def _read(
-        self, answer: http.client.HTTPResponse | urllib.error.HTTPError, deadline: float
+        self, answer: http.client.HTTPResponse | urllib.error.HTTPError, cutoff: Cutoff
     ) -> bytes:
         pieces, size = [], 0
         while piece := answer.read1(_PIECE_BYTES):
@@ -191,13 +198,13 @@ class PrometheusApi:
                     f"{self._place}: has answered with more than {MAX_ANSWER_BYTES // 2**20} MiB; "
                     "ask for fewer series with --match, or for less time with --hours"
                 )
-            if time.monotonic() > deadline:
-                raise _BusyError(f"has not answered within {ANSWER_SECONDS:.0f} s")
+        if cutoff.is_over:
+            raise _BusyError("was cut off")
         if answer.length:
             raise _BusyError(f"has ended an answer {answer.length} bytes too soon")
         return b"".join(pieces)
 
-    def _refusal(self, error: urllib.error.HTTPError, deadline: float) -> Exception:
+    def _refusal(self, error: urllib.error.HTTPError, cutoff: Cutoff) -> Exception:
         """What a status other than success means."""
         told = f"{self._place}: has answered with status {error.code}"
         if error.code in _BUSY:
@@ -212,7 +219,7 @@ class PrometheusApi:
             return JobError(f"{told}: it sends to {where}; give that address, if it is right")
         words = ""
         with suppress(*_NO_ANSWER, _BusyError, OSError, http.client.HTTPException, AttributeError):
-            words = msgspec.json.decode(self._read(error, deadline), type=_QueryAnswer).error
+            words = msgspec.json.decode(self._read(error, cutoff), type=_QueryAnswer).error
         if words:
             return JobError(f"{told}: {printable(words)[:_MAX_WORDS]}")
         return JobError(f"{told}, and is no Prometheus there: give the address of its root")
