@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from hetero_hvd.cli import main
-from hetero_hvd.cli.parsing import parse
 from hetero_hvd.config import load_cluster
 
 ROOT = Path(__file__).parents[1]
@@ -75,40 +71,6 @@ def test_the_cluster_shown_is_a_valid_one(tmp_path):
     (tmp_path / "nodes.yaml").write_text(block("yaml"))
     cluster = load_cluster(tmp_path / "nodes.yaml", environment={}, flags={})
     assert [node.launcher for node in cluster.nodes] == ["local", "ssh", "ssh", "ssh"]
-
-
-def test_the_commands_shown_exist(capsys):
-    """Each `hetero-hvd COMMAND` of the README has a help page."""
-    commands = set(re.findall(r"hetero-hvd ([a-z-]+)", TEXT))
-    assert {"doctor", "nodes", "run", "deploy"} <= commands
-    for command in commands:
-        with pytest.raises(SystemExit) as ended:
-            main([command, "--help"])
-        assert ended.value.code == 0
-        assert f"hetero-hvd {command}" in capsys.readouterr().out
-
-
-PLACES = r"\[[^]]*\]|\.\.\."
-"""What stands for words of the reader's own."""
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_of_every_page_is_understood(page, tmp_path, monkeypatch):
-    """Each line of a block that begins with `hetero-hvd`, asked of the real parser."""
-    monkeypatch.chdir(tmp_path)
-    if page.name == "changelog.md":
-        pytest.skip("it tells of former names")
-    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    text = "".join(blocks).replace("\\\n", " ")
-    for line in re.findall(r"^(?:\$ )?hetero-hvd (.*)$", text, re.MULTILINE):
-        words = shlex.split(re.sub(PLACES, "", line), comments=True)
-        words = words[
-            : min(
-                (words.index(mark) for mark in ("|", ">", "&", "&&") if mark in words), default=None
-            )
-        ]
-        with suppress(SystemExit):
-            parse(words)
 
 
 TEST_FOLDERS = {"F": "tests/faults", "W": "tests/worker", "D": "tests/driver", "C": "tests/cluster"}

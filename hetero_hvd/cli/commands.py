@@ -144,7 +144,7 @@ GROUPS = {
             "deploy.deploy",
             "write the files that start a job on Kubernetes or Slurm, or the demo by Docker "
             "Compose",
-            "deploy slurm files --pool gpu -- train.py",
+            "deploy slurm files --pool gpu:4 -- train.py",
         ),
         "deploy monitoring": Command(
             "cluster.stack",
