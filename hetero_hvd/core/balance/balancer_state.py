@@ -442,4 +442,8 @@ class BalancerState:
 def _why_even(joined: WorkersJoined) -> str:
     if joined.shares_fixed:
         return "the script divides its data itself"
-    return "each takes what it gets done" if joined.shares_vary else "the same share for all"
+    return (
+        "each computes until the previous all-reduce ends"
+        if joined.shares_vary
+        else "the same share for all"
+    )

@@ -353,7 +353,7 @@ def _imbalance(rows: Rows, *, are_fixed: bool, undivided: int) -> Finding:
     evidence = {"slowest_seconds": longest, "best_seconds": best}
     about = _slowest(rows)
     if gain <= IMBALANCE_RATIO:
-        words = f"balanced: other shares would gain {max(0.0, gain):.0%} at most; "
+        words = f"well balanced, other shares are at most {max(0.0, gain):.0%} faster: "
         words += about or "all do as much in their time"
         return Finding(kind="imbalance", is_complete=True, words=words, evidence=evidence)
     worker = max(times, key=lambda name: times[name])

@@ -1,1 +1,1 @@
-"""Steps that take what each worker gets done until the step before is reduced."""
+"""Steps without fixed shares: each worker computes until the previous all-reduce ends."""
