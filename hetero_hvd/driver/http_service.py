@@ -16,8 +16,9 @@ from hetero_hvd.probes.sampling.local_samples import max_age_seconds
 from hetero_hvd.run.records.run_folder import RunFolder
 from hetero_hvd.run.web import Web
 from hetero_hvd.run.web.app import Sources
-from hetero_hvd.run.web.metrics import Metrics, service_discovery
-from hetero_hvd.run.web.scrapes import Scrapes
+from hetero_hvd.run.web.scraping.exposition import Exposition
+from hetero_hvd.run.web.scraping.metrics import Metrics, service_discovery
+from hetero_hvd.run.web.scraping.scrapes import Scrapes
 
 
 class HttpService:
@@ -84,9 +85,9 @@ class HttpService:
         """Wait for no scraper any more."""
         self._scrapes.hurry()
 
-    def _scraped(self) -> bytes:
+    def _scraped(self, accept: str) -> Exposition:
         self._scrapes.note()
-        return self._metrics.render()[0]
+        return self._metrics.render(accept)
 
     def _status(self) -> dict[str, Any]:
         status = self._team.status() | self._facts()

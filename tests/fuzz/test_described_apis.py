@@ -24,8 +24,8 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.hub.http.api import EVENTS
 from hetero_hvd.run.web import Web
 from hetero_hvd.run.web.app import Sources
-from hetero_hvd.run.web.metrics import Metrics
 from hetero_hvd.run.web.operations import DOCUMENT
+from hetero_hvd.run.web.scraping.metrics import Metrics
 from tests.hub.rig import HubProcess, free_port
 
 TOKEN = "t" * 20

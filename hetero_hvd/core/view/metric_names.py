@@ -30,9 +30,14 @@ class MetricName:
     labels: tuple[str, ...] = ()
 
     @property
+    def family(self) -> str:
+        """As Prometheus shows it, and exports name it, without the prefix."""
+        return self.name + ("_total" if self.kind == "counter" else "")
+
+    @property
     def exported(self) -> str:
         """As Prometheus shows it."""
-        return PREFIX + self.name + ("_total" if self.kind == "counter" else "")
+        return PREFIX + self.family
 
 
 RUN = (
@@ -46,10 +51,12 @@ RUN = (
     MetricName("resets", "counter", "Rendezvous after the first that survived.", ("reason",)),
     MetricName("steps", "counter", "Optimizer steps that were timed."),
     MetricName("samples", "counter", "Samples of the steps that were timed."),
+    MetricName("samples_per_second", "gauge", "Of all workers together, at the last exchange."),
     MetricName(
         "step_duration_seconds",
         "histogram",
-        "Step of the slowest worker; one observation, a mean, for each exchange of timings.",
+        "Of the slowest worker; one observation, a mean, for each exchange of timings. Ten buckets "
+        "a decade; as OpenMetrics each has its newest `step`, and its last `worker`.",
     ),
     MetricName(
         "phase_duration_seconds",
@@ -130,6 +137,7 @@ RUN = (
         "gauge",
         "Until the last epoch is done, at the pace of late; 0 at the end.",
     ),
+    MetricName("progress_ratio", "gauge", "Part of all steps that is done; absent: not known."),
     MetricName("learning_rate", "gauge", "Of a group of parameters; one if alike.", ("group",)),
     MetricName("evaluation", "gauge", "Newest result over a whole held-out set.", ("metric",)),
     MetricName("logged", "gauge", "Newest value that the script has logged.", ("name",)),
@@ -199,3 +207,13 @@ WORKER = (
         "worker_memory_headroom_ratio", "gauge", "1 - peak memory / what it can have.", ("worker",)
     ),
 )
+EXPORTED = (
+    MetricName(
+        "worker_phase_seconds",
+        "gauge",
+        "A phase of a step, mean over an interval. To scrape it there would be too many; "
+        "`phase_duration_seconds` tells of all workers together.",
+        ("worker", "phase"),
+    ),
+)
+"""Of `hetero-hvd export` alone; its other names are those above."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero_hvd.core.view.metric_names import QUEUE, RUN, WORKER, MetricName
+from hetero_hvd.core.view.metric_names import EXPORTED, QUEUE, RUN, WORKER, MetricName
 from hetero_hvd.core.view.sample_metrics import DEVICE, NODE
 
 HEAD = """# Metrics
@@ -42,6 +42,7 @@ def reference() -> str:
     parts = [
         HEAD,
         _table("Run and workers, from the driver (label `run_id` on all)", (*RUN, *WORKER)),
+        _table("Of `hetero-hvd export` alone, whose other names are the same", EXPORTED),
         _table("The queue of a hub, from its `/metrics`", QUEUE),
         _table("Nodes, from the driver and from a node's exporter (label `node` on all)", NODE),
         _table("Their GPUs (labels `node`, `device` and `uuid` on all)", DEVICE),

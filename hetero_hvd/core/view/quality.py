@@ -30,6 +30,7 @@ class QualityView(msgspec.Struct, kw_only=True):
         best_checkpoint_path: Where that is.
         remaining_seconds: Until the last epoch is done, at the pace of late; None: not known.
         total_steps: Applied steps when the last epoch is done; None: not known.
+        progress_ratio: Part of them that is done, 0 to 1; None: not known.
     """
 
     evaluated_step: int | None = None
@@ -41,6 +42,7 @@ class QualityView(msgspec.Struct, kw_only=True):
     best_checkpoint_path: str = ""
     remaining_seconds: float | None = None
     total_steps: int | None = None
+    progress_ratio: float | None = None
 
 
 def is_learning_rate(name: str) -> bool:
@@ -98,6 +100,8 @@ class Quality:
         view.remaining_seconds = self._remaining_seconds(event.remaining_steps)
         is_known = event.remaining_steps >= 0
         view.total_steps = event.step + event.remaining_steps if is_known else None
+        total = view.total_steps
+        view.progress_ratio = event.step / total if total else None
 
     def _remaining_seconds(self, num_steps: int) -> float | None:
         if num_steps < 0 or len(self._pace) < 2:  # noqa: PLR2004 - a pace has two ends

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from hetero_hvd.core.queue.jobs import JobPriority
 from hetero_hvd.discovery.submission.queue_link import (
@@ -20,6 +20,7 @@ from hetero_hvd.discovery.submission.queue_link import (
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.queue.queue_orders import EVENTS, QueueOrders
 from hetero_hvd.run.web.operations import TEXT, Answer, ApiOperation, Asked
+from hetero_hvd.run.web.scraping.exposition import Exposition
 from hetero_hvd.security.local_sockets import PeerUser
 
 JOBS = "/v1/queue/jobs"
@@ -63,14 +64,14 @@ class QueueHttp:
     Args:
         orders: Carries them out.
         users: Digest of a token to whose it is.
-        metrics: Text for Prometheus.
+        metrics: The page for a scraper, by its Accept header.
     """
 
     def __init__(
         self,
         orders: QueueOrders,
         users: Mapping[bytes, PeerUser],
-        metrics: Callable[[], bytes] = bytes,
+        metrics: Callable[[str], Exposition],
     ) -> None:
         self._orders = orders
         self._users = users
@@ -105,8 +106,9 @@ class QueueHttp:
     def _act(self, asked: Asked, order: QueueOrder, tree: bytes = b"") -> Any:  # noqa: ANN401 - of JSON's kinds
         return self._orders.act(self._users[digest_of(asked.shown)], order, tree)
 
-    async def _scraped(self, _asked: Asked) -> Response:
-        return PlainTextResponse(self._metrics())
+    async def _scraped(self, asked: Asked) -> Response:
+        found = self._metrics(asked.accept)
+        return Response(found.page, headers={"content-type": found.media})
 
     async def _list(self, asked: Asked) -> Answer:
         return Answer(self._act(asked, QueueOrder(name="list")))

@@ -11,13 +11,13 @@ from prometheus_client import (
     Gauge,
     Histogram,
     disable_created_metrics,
-    generate_latest,
 )
 
 from hetero_hvd.core.queue.jobs import QueuedJob
 from hetero_hvd.core.queue.queue_events import QueueDecision
 from hetero_hvd.core.queue.queue_state import QueueState
 from hetero_hvd.core.view.metric_names import PREFIX, QUEUE
+from hetero_hvd.run.web.scraping.exposition import Exposition, exposition
 
 WAIT_BUCKETS = (1, 10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400)
 """Seconds."""
@@ -75,8 +75,8 @@ class QueueMetrics:
                 self._counters["queue_jobs_ended"].labels(job.request.pool, _ending(job)).inc()
         self._open = set(state.jobs)
 
-    def render(self, state: QueueState) -> bytes:
-        """The page for Prometheus."""
+    def render(self, state: QueueState, accept: str = "") -> Exposition:
+        """The page for a scraper, by its Accept header."""
         pools = {each.pool for each in state.devices.values()} | state.pools.keys()
         jobs: Counts[tuple[str, str]] = Counts()
         longest = dict.fromkeys(pools, 0.0)
@@ -97,7 +97,7 @@ class QueueMetrics:
             for use in DEVICE_STATES:
                 self._gauges["queue_devices"].labels(pool, use).set(devices[pool, use])
             self._gauges["queue_longest_wait_seconds"].labels(pool).set(longest[pool])
-        return generate_latest(self._registry)
+        return exposition(self._registry, accept)
 
 
 def _standing(state: QueueState, job: QueuedJob) -> str:

@@ -20,6 +20,7 @@ from hetero_hvd.hub.queue.queue_cluster import QueueCluster
 from hetero_hvd.hub.queue.queue_http import QueueHttp, digest_of
 from hetero_hvd.hub.queue.queue_orders import QueueOrders
 from hetero_hvd.hub.queue.queue_socket import QueueSocket
+from hetero_hvd.run.web.scraping.exposition import Exposition
 from hetero_hvd.security.local_sockets import PeerUser
 
 logger = logging.getLogger(__name__)
@@ -99,8 +100,8 @@ async def open_queue(
     tasks = {asyncio.create_task(work) for work in (_look(queue), _ask(queue), owners.follow())}
     tokens = {digest_of(token): user for token, user in options.tokens}
 
-    def metrics() -> bytes:
-        return queue.metrics.render(queue.state)
+    def metrics(accept: str) -> Exposition:
+        return queue.metrics.render(queue.state, accept)
 
     running = RunningQueue(QueueHttp(orders, tokens, metrics), tasks)
     opened.push_async_callback(running.close)

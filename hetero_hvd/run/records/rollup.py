@@ -11,9 +11,10 @@ from hetero_hvd.core.step_table import StepTable
 from hetero_hvd.messages import StepTiming, WorkerId
 
 INTERVAL_SECONDS = 10.0
+WHOLE_STEP = "step_seconds"
 PHASES = (
     *(f"{phase}_seconds" for phase in messages.PHASES),
-    "step_seconds",
+    WHOLE_STEP,
     "other_seconds",
     "overlapped_comm_seconds",
 )

@@ -43,4 +43,4 @@ def _sample(
 ) -> Sample:
     further = dict(zip(entry.labels, own, strict=True))
     path = "/".join([place, entry.name, *own])
-    return Sample(at_unix_seconds, 0, entry.name, labels | further, path, value)
+    return Sample(at_unix_seconds, 0, entry.family, labels | further, path, value)

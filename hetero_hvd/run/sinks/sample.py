@@ -12,7 +12,7 @@ from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.core.view.quality import LOSS, RATE, is_learning_rate
 from hetero_hvd.messages import CheckpointWritten, Evaluated, Logged
 from hetero_hvd.run.records.reader import Record
-from hetero_hvd.run.records.rollup import COLUMNS, PHASES, Rollups
+from hetero_hvd.run.records.rollup import COLUMNS, PHASES, WHOLE_STEP, Rollups
 
 Row = dict[str, Any]
 
@@ -24,7 +24,8 @@ class Sample(NamedTuple):
         at_unix_seconds: When it was heard of, seconds since 1970; of what is measured over an
             interval its beginning.
         step: Applied steps.
-        family: What it is, by the name that Prometheus has for it, without its prefix.
+        family: What it is, by the name of its metric in `metric_names` or `sample_metrics`; else
+            by that of another program's figure.
         labels: Which of the family.
         path: The same as one name: `run/loss`, `evaluation/accuracy`, `alpha:0/forward_seconds`.
         value: May be NaN or infinite, if a script has logged that.
@@ -48,6 +49,7 @@ def samples_of_event(at_unix_seconds: float, event: Observed) -> Iterator[Sample
         case Logged():
             for name, found in event.values.items():
                 yield Sample(at_unix_seconds, found.step, *_of_logged(name), found.mean)
+            yield _of_run(at_unix_seconds, event.step, "epoch", float(event.epoch))
         case CheckpointWritten():
             step, value = event.step, float(event.step)
             yield _of_run(at_unix_seconds, step, "checkpoint_step", value)
@@ -73,10 +75,11 @@ def samples_of_interval(rows: Sequence[Row]) -> Iterator[Sample]:
         yield Sample(at, step, "worker_local_batch_size", {"worker": worker}, path, size)
         for column in PHASES:
             if (total := row[column]) is not None and total == total:  # noqa: PLR0124 - not NaN
-                labels = {"worker": worker, "phase": column.removesuffix("_seconds")}
-                path = f"{worker}/{column}"
-                value = total / num_steps
-                yield Sample(at, step, "worker_phase_seconds", labels, path, value)
+                labels, family = {"worker": worker}, f"worker_{column}"
+                if column != WHOLE_STEP:
+                    labels["phase"] = column.removesuffix("_seconds")
+                    family = "worker_phase_seconds"
+                yield Sample(at, step, family, labels, f"{worker}/{column}", total / num_steps)
 
 
 def samples_of_record(record: Record, *, is_whole: bool = True) -> Iterator[Sample]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS
 from hetero_hvd.core.view.live import LiveState
@@ -39,6 +39,7 @@ from hetero_hvd.run.web.orders import (
 )
 from hetero_hvd.run.web.problems import RequestProblem
 from hetero_hvd.run.web.recorded import ListedRun, RunAdvice, runs_beside
+from hetero_hvd.run.web.scraping.exposition import Exposition
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 
 PAGE = Path(__file__).parent / "page" / "index.html"
@@ -68,7 +69,7 @@ class Sources:
         targets: What Prometheus should scrape, in the form of http_sd.
         drain: Lets NODE or NODE:SLOT go; what will happen in words, or UserError.
         stop: Ends the job.
-        metrics: Text for Prometheus; None: this driver has no exporter.
+        metrics: The page for a scraper, by its Accept header; None: this driver has no exporter.
         trace: Starts a window of profiler traces; None: it cannot.
         plots: What is drawn of a part of the run, with the phases of some workers, None: of all;
             None: this server draws nothing.
@@ -81,7 +82,7 @@ class Sources:
     targets: Callable[[], list[dict[str, Any]]]
     drain: Callable[[str], str]
     stop: Callable[[], str]
-    metrics: Callable[[], bytes] | None = None
+    metrics: Callable[[str], Exposition] | None = None
     trace: Callable[[dict[str, Any]], str] | None = None
     plots: Callable[[PlotRange, Sequence[str] | None], PlotsView] | None = None
     folder: Path | None = None
@@ -176,10 +177,11 @@ class Answers:
     async def _targets(self, _asked: Asked) -> Answer:
         return Answer(self._sources.targets())
 
-    async def _metrics(self, _asked: Asked) -> Answer | Response:
+    async def _metrics(self, asked: Asked) -> Answer | Response:
         if self._sources.metrics is None:
             return Answer(RequestProblem(error="this run has no exporter"), 404)
-        return PlainTextResponse(self._sources.metrics())
+        found = self._sources.metrics(asked.accept)
+        return Response(found.page, headers={"content-type": found.media})
 
     async def _events(self, _asked: Asked) -> Response:
         answer = self._streams.answer()

@@ -82,6 +82,7 @@ class Asked(NamedTuple):
         token: Who asks, as far as it is told apart.
         shown: The token itself, of who may ask.
         name: Last word of the operation's path.
+        accept: Forms of an answer that are asked for; empty: any.
     """
 
     path: dict[str, str]
@@ -91,6 +92,7 @@ class Asked(NamedTuple):
     token: str = ""
     shown: bytes = b""
     name: str = ""
+    accept: str = ""
 
 
 class ApiOperation(NamedTuple):
@@ -229,7 +231,9 @@ class HttpApi:
         token_shown = shown_token(request.headers.get("authorization", ""))
         token = hashlib.sha256(token_shown).hexdigest()[:8]
         name = operation.path.rpartition("/")[2]
-        return Asked(dict(request.path_params), query, body, len(content), token, token_shown, name)
+        accept = request.headers.get("accept", "")
+        path = dict(request.path_params)
+        return Asked(path, query, body, len(content), token, token_shown, name, accept)
 
     def _query(self, request: Request, operation: ApiOperation) -> dict[str, str]:
         """Its query, checked; a text such as metrics is told whatever a scraper adds.

@@ -14,8 +14,9 @@ from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.tracking.run_tracker import RunTracker
 from hetero_hvd.run.web import Web
 from hetero_hvd.run.web.app import Sources
-from hetero_hvd.run.web.metrics import Metrics, service_discovery
-from hetero_hvd.run.web.scrapes import Scrapes
+from hetero_hvd.run.web.scraping.exposition import Exposition
+from hetero_hvd.run.web.scraping.metrics import Metrics, service_discovery
+from hetero_hvd.run.web.scraping.scrapes import Scrapes
 
 SCRAPE_SECONDS = 10.0
 """So long a script that has ended stays for the next scrape at most."""
@@ -77,9 +78,9 @@ class LeadPage:
             await self._scrapes.next()
         await self._web.close()
 
-    def _scraped(self) -> bytes:
+    def _scraped(self, accept: str) -> Exposition:
         self._scrapes.note()
-        return self._metrics.render()[0]
+        return self._metrics.render(accept)
 
     def _status(self) -> dict[str, Any]:
         tracker, plan = self._tracker, self._tracker.balancing.plan

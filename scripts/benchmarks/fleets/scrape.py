@@ -30,7 +30,7 @@ from hetero_hvd.errors import JobError
 from hetero_hvd.messages import StepsTimed, WorkerId, WorkersJoined
 from hetero_hvd.probes.machine.node_metrics import node_registry
 from hetero_hvd.probes.sampling.node_sampler import NodeSampler
-from hetero_hvd.run.web.metrics import Metrics, service_discovery
+from hetero_hvd.run.web.scraping.metrics import Metrics, service_discovery
 
 NUM_NODES, SLOTS = 1250, 8
 INTERVAL_SECONDS, TIMEOUT_SECONDS = 15, 10

@@ -68,7 +68,7 @@ def named(sample):
 
 def told(metrics, state):
     """The page, and name with labels to value."""
-    page = metrics.render(state).decode()
+    page = metrics.render(state).page.decode()
     families = text_string_to_metric_families(page)
     return page, {named(one): one.value for family in families for one in family.samples}
 
@@ -95,4 +95,4 @@ def test_a_story_of_five_jobs():
     again = QueueMetrics(lambda: now)
     again.take(state)
     again.take(state)
-    assert "_total{" not in again.render(state).decode()
+    assert "_total{" not in again.render(state).page.decode()

@@ -39,12 +39,12 @@ def test_a_regular_scraper_sees_how_a_run_has_ended(is_scraped, is_over):
         page = LeadPage(JobConfig(), "r-0", None, tracker, bus)
         for _ in range(2 if is_scraped else 0):
             await asyncio.sleep(0.5)
-            page._scraped()
+            page._scraped("")
         bus.publish(RunEnded(exit_code=0, reason="done"))
         closing = asyncio.create_task(page.close(is_over=is_over))
         await asyncio.sleep(0.05)
         assert closing.done() == (not is_scraped or not is_over)
-        assert b'hetero_hvd_run_active{run_id="r-0"} 0.0' in page._scraped()
+        assert b'hetero_hvd_run_active{run_id="r-0"} 0.0' in page._scraped("").page
         await asyncio.wait_for(closing, 5)
 
     asyncio.run(end())

@@ -7,9 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from hetero_hvd.core.view.metric_names import PREFIX
+from hetero_hvd.core.view.sample_metrics import DEVICE, NODE
 from hetero_hvd.messages import RunStarted
 from hetero_hvd.run.sinks.sample import Sample
 from hetero_hvd.run.sinks.sink import close_file, text_file
+
+COUNTERS = {entry.family for entry in (*NODE, *DEVICE) if entry.kind == "counter"}
+"""Of a recording; what is exported of a run are gauges."""
 
 
 class OpenMetricsFile:
@@ -37,7 +41,10 @@ class OpenMetricsFile:
     def end(self, _state: str) -> None:
         """Write all, and close the file."""
         for family, series in self._families.items():
-            self._file.write(f"# TYPE {PREFIX}{family} gauge\n")
+            name, kind = family.removesuffix("_total"), "counter"
+            if family not in COUNTERS:
+                name, kind = family, "gauge"
+            self._file.write(f"# TYPE {PREFIX}{name} {kind}\n")
             for labels, points in series.items():
                 for at, value in sorted(points.items()):
                     self._file.write(f"{PREFIX}{family}{{{labels}}} {_number(value)} {at:.3f}\n")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from hetero_hvd.run.web.scrapes import Scrapes
+from hetero_hvd.run.web.scraping.scrapes import Scrapes
 
 NEVER = 1e9
 

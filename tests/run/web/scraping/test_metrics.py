@@ -3,10 +3,14 @@
 import math
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from hetero_hvd.core.step_table import with_tables
@@ -38,7 +42,7 @@ from hetero_hvd.messages import (
     WorkersJoined,
     WorkerStarted,
 )
-from hetero_hvd.run.web.metrics import Metrics, service_discovery
+from hetero_hvd.run.web.scraping.metrics import FINE_BUCKETS, Metrics, service_discovery
 
 A, B = WorkerId("alpha", 0), WorkerId("beta", 0)
 
@@ -165,14 +169,15 @@ def replayed(*events):
 
 def values(metrics):
     """(name, labels but run_id) to value."""
-    text = metrics.render()[0].decode()
-    return {
-        (s.name.removeprefix("hetero_hvd_"), *(v for k, v in s.labels.items() if k != "run_id")): (
-            s.value
-        )
-        for family in text_string_to_metric_families(text)
-        for s in family.samples
-    }
+    text = metrics.render().page.decode()
+    families = text_string_to_metric_families(text)
+    return {key(sample): sample.value for family in families for sample in family.samples}
+
+
+def key(sample):
+    """Its name and labels but run_id."""
+    others = (value for label, value in sample.labels.items() if label != "run_id")
+    return sample.name.removeprefix("hetero_hvd_"), *others
 
 
 def test_every_name_of_the_table_is_exported():
@@ -226,6 +231,8 @@ def test_how_good_a_run_is_is_exported_with_all_digits():
     assert found["learning_rate", "0"] == 0.1
     assert found["logged", "norm"] == 2.5
     assert (found["loss",], found["epoch",], found["remaining_seconds",]) == (1.0, 0, 0)
+    assert found["progress_ratio",] == 3 / 13
+    assert found["samples_per_second",] == pytest.approx(12 / 0.24)
     assert (found["checkpoint_step",], found["best_checkpoint_step",]) == (3, 3)
     assert ("evaluation", 'a "b"') not in found
     assert ("logged", "loss") not in found
@@ -328,6 +335,56 @@ def test_the_table_of_another_rendezvous_says_nothing():
     assert ("steps_total",) not in found
 
 
+ACCEPTED = {
+    "nothing": ("", "text/plain"),
+    "prometheus 2.42": (
+        "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+        "application/openmetrics-text",
+    ),
+    "prometheus 3": (
+        "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;q=0.2",
+        "application/openmetrics-text",
+    ),
+    "a browser": ("text/html,application/xhtml+xml,*/*;q=0.8", "text/plain"),
+}
+
+
+@pytest.mark.parametrize("scraper", ACCEPTED)
+def test_a_scraper_is_told_in_the_form_that_it_accepts(scraper):
+    """The same numbers in each; exemplars are in OpenMetrics alone."""
+    accept, media = ACCEPTED[scraper]
+    metrics = replayed(*HISTORY)
+    page, told_media = metrics.render(accept)
+    is_open = media == "application/openmetrics-text"
+    parse = openmetrics_families if is_open else text_string_to_metric_families
+    samples = [each for family in parse(page.decode()) for each in family.samples]
+    assert told_media.startswith(f"{media};")
+    assert {key(each): each.value for each in samples} == values(metrics)
+    exemplars = [(each.name, each.exemplar.labels) for each in samples if each.exemplar]
+    step = ("hetero_hvd_step_duration_seconds_bucket", {"step": "2", "worker": "beta:0"})
+    assert (exemplars.count(step) == 1) == bool(exemplars) == is_open
+
+
+def test_a_name_too_long_for_an_exemplar_is_left_out():
+    """OpenMetrics allows 128 characters; the observation counts."""
+    long = WorkerId("n" * 120, 0)
+    metrics = replayed(HISTORY[0], joined(1, A, long), START, TABLE)
+    assert values(metrics)["step_duration_seconds_count",] == 1
+    page = metrics.render(ACCEPTED["prometheus 2.42"][0])[0].decode()
+    assert {
+        each.exemplar.labels["worker"]
+        for family in openmetrics_families(page)
+        for each in family.samples
+        if each.exemplar
+    } == {"alpha:0"}
+
+
+def test_the_buckets_of_steps_are_fine():
+    """A quantile of any step from 1 ms to 80 s is told within 28 %."""
+    assert (FINE_BUCKETS[0], FINE_BUCKETS[-1]) == (0.001, 80.0)
+    assert all(1.2 < high / low <= 1.28 for low, high in pairwise(FINE_BUCKETS))
+
+
 EXPORTERS = {"alpha": "https://a:1", "beta": "http://b:1"}
 
 
@@ -352,5 +409,5 @@ def test_promtool_finds_nothing_to_say():
 
 def test_the_reference_is_the_generated_one():
     """docs/reference/metrics.md is what the table of names says."""
-    page = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+    page = Path(__file__).parents[4] / "docs" / "reference" / "metrics.md"
     assert page.read_text(encoding="utf-8") == reference()

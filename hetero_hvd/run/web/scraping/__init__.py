@@ -1,0 +1,1 @@
+"""A run as Prometheus scrapes it: its metrics, and where they are."""
