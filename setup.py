@@ -33,7 +33,7 @@ setup(
         "psutil>=5.9",
         "pyyaml>=6.0",
         "rich>=13",
-        "shtab>=1.7",
+        "shtab>=1.13",
         "starlette>=0.40",
         "textual>=1.0",
         "uvicorn>=0.30",

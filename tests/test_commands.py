@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from hetero_hvd.cli.commands import ALIASES, COMMANDS, GROUPS, module_of
 from hetero_hvd.cli.commands_page import reference
 from hetero_hvd.cli.completion import PREAMBLE
 from hetero_hvd.cli.parsing import SHELLS, options_of, parse, parser_of, whole_parser
+from tests.kit.screens.terminal import OnTerminal
 
 MAX_COMMANDS = 26
 LISTS = {
@@ -179,16 +182,56 @@ def test_bash_completes_every_option_of_every_command(capsys, tmp_path):
     assert answers == [wanted for _, _, wanted in cases]
 
 
+WORDS = {
+    "adv": "advise",
+    "advise --for mon": "advise --for money",
+    "benchmark coll": "benchmark collectives",
+    "report --js": "report --json",
+    "report la": "report latest",
+    "report mo": "report monday",
+    "top five": "top five-fold",
+    "compare monday five": "compare monday five-fold",
+    "run --resume 2026-a": "run --resume 2026-a",
+    "run -f no": "run -f nodes.yaml",
+}
+"""What is typed before the tab, and what stands there after it."""
+
+START = {
+    "bash": ["--norc", "--noprofile", "-i"],
+    "zsh": ["-f", "-i"],
+    "fish": ["--no-config", "-i"],
+}
+READ = {
+    "bash": ". ./script",
+    "zsh": "autoload -Uz compinit; compinit -u; . ./script; compdef _shtab_hetero_hvd hetero-hvd",
+    "fish": "set -g fish_autosuggestion_enabled 0; source ./script",
+}
+
+
 @pytest.mark.parametrize("shell", SHELLS)
-def test_each_shell_reads_its_script(shell, capsys, tmp_path):
-    """Without a complaint, where that shell is there."""
+def test_a_tab_completes_in_each_shell(shell, capsys, tmp_path):
+    """Commands, options, choices, files, and runs by their names, as a person types them."""
     pytest.importorskip("shtab")
+    pytest.importorskip("pyte")
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}: apt install {shell}")
     assert main(["--completion", shell]) == 0
     script = capsys.readouterr().out
     assert PREAMBLE[shell] in script
     (tmp_path / "script").write_text(script)
-    try:
-        done = subprocess.run([shell, "-n", tmp_path / "script"], check=False, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip(f"no {shell}: apt install {shell}")
-    assert (done.returncode, done.stderr) == (0, b"")
+    (tmp_path / "nodes.yaml").touch()
+    for folder, name in {"2026-a": "five-fold", "2026-b": "", "monday": ""}.items():
+        (tmp_path / "runs" / folder).mkdir(parents=True)
+        if name:
+            (tmp_path / "runs" / folder / "name").write_text(f"{name}\n")
+    home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+    words = [shell, *START[shell]]
+    about = {"columns": 150, "environment": home, "folder": tmp_path, "has_echo": True}
+    with OnTerminal(words, **about) as terminal:
+        terminal.press(f"{READ[shell]}; echo re''ady\n")
+        terminal.until(lambda t: "ready" in t.shown)
+        for typed, completed in WORDS.items():
+            terminal.press(f"hetero-hvd {typed}\t")
+            terminal.until(lambda t, end=f"hetero-hvd {completed}": t.last.endswith(end), 20.0)
+            terminal.press("\x15\x0c")  # Ctrl-U, Ctrl-L: an empty line on an empty screen
+            terminal.until(lambda t: not any("hetero-hvd" in line for line in t.shown))

@@ -254,17 +254,17 @@ def test_top_tells_whether_a_run_without_a_page_goes_on(tmp_path, capsys, case):
 
 
 REPORTED = {
-    "runs": ((), True, "running"),
-    "was killed": ((), False, "no end recorded"),
-    "has ended": ((RunEnded(exit_code=0, reason="done"),), False, "done"),
-    "has ended, and is held": ((RunEnded(exit_code=0, reason="done"),), True, "done"),
+    "runs": ((), True, "running", "running"),
+    "was killed": ((), False, "no end recorded", "no-end"),
+    "has ended": ((RunEnded(exit_code=0, reason="done"),), False, "done", "finished"),
+    "has ended, and is held": ((RunEnded(exit_code=0, reason="done"),), True, "done", "finished"),
 }
 
 
 @pytest.mark.parametrize("case", REPORTED)
 def test_a_report_tells_whether_a_run_goes_on(tmp_path, capsys, case):
     """And so does the list of the runs."""
-    events, is_held, state = REPORTED[case]
+    events, is_held, state, word = REPORTED[case]
     with ExitStack() as stack:
         folder = stack.enter_context(run_folder(str(tmp_path / "x"), None))
         recorder = Recorder(folder.path)
@@ -277,7 +277,7 @@ def test_a_report_tells_whether_a_run_goes_on(tmp_path, capsys, case):
         assert main(["report", str(folder.path)]) == 0
         assert capsys.readouterr().out.startswith(f"run {folder.run_id}: {state}\n")
         assert main(["runs", str(tmp_path)]) == 0
-        assert capsys.readouterr().out.startswith(f"x  {state}  ")
+        assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["x", word]
 
 
 def test_there_may_be_no_run_at_all(tmp_path, monkeypatch, capsys):

@@ -13,21 +13,50 @@ from hetero_hvd.cli.parsing import PROGRAM
 from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.errors import JobError
 
-RUN = {"bash": "_hetero_hvd_runs", "zsh": "_hetero_hvd_runs"}
+RUN = {"bash": "_hetero_hvd_runs", "zsh": "_hetero_hvd_runs", "fish": "(_hetero_hvd_runs)"}
 PREAMBLE = {
     "bash": """\
 _hetero_hvd_runs() {
+  local folder name
   compgen -W latest -- "$1"
-  (cd runs 2>/dev/null && compgen -d -- "$1")
+  for folder in runs/*/; do
+    name=
+    { read -r name <"${folder}name"; } 2>/dev/null
+    folder=$(basename "$folder")
+    [[ -n $name && $name == "$1"* ]] && printf '%q\\n' "$name"
+    [[ -z $name || -n $1 ]] && [[ -d runs/$folder && $folder == "$1"* ]] && echo "$folder"
+  done
   compgen -d -- "$1"
 }
 """,
     "zsh": """\
 _hetero_hvd_runs() {
-  _alternative 'latest:run:(latest)' 'runs:run:_path_files -W runs -/' 'folders:folder:_files -/'
+  local folder name
+  local -a found=(latest)
+  for folder in runs/*(N/); do
+    name=
+    { read -r name <$folder/name } 2>/dev/null
+    [[ -n $name ]] && found+=($name)
+    [[ -z $name || -n $PREFIX ]] && found+=(${folder:t})
+  done
+  _alternative 'runs:run:compadd -a found' 'folders:folder:_files -/'
 }
 """,
+    "fish": """\
+function _hetero_hvd_runs
+  set -l typed (commandline -ct)
+  echo latest
+  for folder in runs/*/
+    set -l name (head -n 1 $folder/name 2>/dev/null)
+    test -n "$name"; and echo $name
+    test -z "$name" -o -n "$typed"; and path basename $folder
+  end
+  __fish_complete_directories
+end
+""",
 }
+"""What completes runs: `latest`, their names, the folders of those without one, also of the others
+once something is typed; a run that an earlier version has recorded has no file with its name."""
 
 
 def script_for(shell: str, parser: argparse.ArgumentParser) -> str:
@@ -48,7 +77,9 @@ def script_for(shell: str, parser: argparse.ArgumentParser) -> str:
         if (kind := _completed(action)) is not None:
             action.complete = kind  # type: ignore[attr-defined] # as shtab wants it
     preamble: Any = PREAMBLE  # a text for each shell, which shtab's own annotation does not know
-    return str(shtab.complete(parser, shell, root_prefix=PROGRAM, preamble=preamble))
+    script = str(shtab.complete(parser, shell, root_prefix=PROGRAM, preamble=preamble))
+    # zsh: shtab 1.13 completes the first of several runs alone.
+    return script.replace('\n  "(*):', '\n  "*:') if shell == "zsh" else script
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

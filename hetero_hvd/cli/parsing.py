@@ -13,7 +13,7 @@ from hetero_hvd.errors import UserError
 
 PROGRAM = "hetero-hvd"
 ABOUT = "Train one PyTorch model on machines of unequal speed, with Elastic Horovod."
-SHELLS = ("bash", "zsh")
+SHELLS = ("bash", "zsh", "fish")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -90,7 +90,7 @@ def _program() -> _Parser:
         "--completion",
         choices=SHELLS,
         help="print what completes commands and options by tab, for that shell: eval "
-        f'"$({PROGRAM} --completion bash)"',
+        f'"$({PROGRAM} --completion bash)", or {PROGRAM} --completion fish | source',
     )
     return parser
 

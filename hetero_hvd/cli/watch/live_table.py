@@ -132,8 +132,8 @@ def _of_run(state: LiveState) -> Iterator[str]:
     epoch = _number(state.epoch, "{:d}")
     sparks = sparkline([value for _, value in state.throughput])
     yield (
-        f"{state.run_id}  {state.state}  step {state.step}  epoch {epoch}  loss {loss}  "
-        f"{speed} samples/s  {sparks}"
+        f"{state.name or state.run_id}  {state.state}  step {state.step}  epoch {epoch}  "
+        f"loss {loss}  {speed} samples/s  {sparks}"
     ).rstrip()
     yield from quality_in_words(state.quality)
     yield from state.verdict

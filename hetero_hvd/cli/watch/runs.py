@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 
 from hetero_hvd.cli.lines import add_json, show, show_json
+from hetero_hvd.cli.table import print_columns
+from hetero_hvd.cli.watch.run_filters import add_filters, chosen
 from hetero_hvd.config.paths import some_path
 
 
@@ -14,31 +16,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "folder", nargs="?", type=some_path, default=Path("runs"), help="default: runs"
     )
-    command.add_argument(
-        "--where",
-        default="",
-        metavar="CONDITION",
-        help="only those that fulfil it, such as 'accuracy > 0.9 and tag.lr < 0.2'",
-    )
-    command.add_argument(
-        "--sort", default="", metavar="TERMS", help="their order, such as 'accuracy desc'"
-    )
+    add_filters(command)
     add_json(command, "; unknown is null")
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """Print a line for each run."""
-    from hetero_hvd.errors import JobError  # noqa: PLC0415
-    from hetero_hvd.run.reports.catalogue import choose, in_lines, recorded_runs  # noqa: PLC0415
+    """Print a table with a line for each run."""
+    from hetero_hvd.run.reports.catalogue import HEADINGS, LEFT_OUT_FIRST, in_table  # noqa: PLC0415
 
-    runs = recorded_runs(arguments.folder)
-    if not runs:
-        raise JobError(f"{arguments.folder}: no recorded run in it")
-    if arguments.where or arguments.sort:
-        runs = choose(runs, where=arguments.where, sort=arguments.sort)
+    runs = chosen(arguments.folder, arguments)
     if arguments.json:
         show_json([run.as_dict() for run in runs])
         return 0
-    for line in in_lines(runs):
-        show(line)
+    left_out = print_columns(HEADINGS, in_table(runs), left_out_first=LEFT_OUT_FIRST)
+    if left_out:
+        show(f"(no room for {', '.join(left_out)}: | less -S shows all)")
     return 0

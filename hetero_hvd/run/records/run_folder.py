@@ -17,10 +17,11 @@ from hetero_hvd.run.records.reader import run_id_of
 from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder
 from hetero_hvd.run.records.timings import FILE as TIMINGS
 from hetero_hvd.run.records.writer import FILE as CATALOGUE
+from hetero_hvd.run.records.writer import NAME_FILE
 
 RUNS = Path("runs")
 MAX_RUNS_PER_SECOND = 1000
-TRACES_OF_A_TRY = (CATALOGUE, f"{CATALOGUE}-wal", f"{CATALOGUE}-shm", TIMINGS)
+TRACES_OF_A_TRY = (CATALOGUE, f"{CATALOGUE}-wal", f"{CATALOGUE}-shm", NAME_FILE, TIMINGS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,18 +14,21 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.core.step_table import Observed, StepTable
-from hetero_hvd.messages import Logged, NodeSampled, StepsTimed, event_to_json
+from hetero_hvd.messages import Logged, NodeSampled, RunStarted, StepsTimed, event_to_json
 from hetero_hvd.run.records import logged
 from hetero_hvd.run.records.compaction.thinning import SCHEMA as THINNING_SCHEMA
 from hetero_hvd.run.records.compaction.thinning import Thinning
 from hetero_hvd.run.records.rollup import COLUMNS, Rollups
-from hetero_hvd.run.records.run_files import private
+from hetero_hvd.run.records.run_files import private, replace_file
 from hetero_hvd.run.records.samples import SCHEMA as SAMPLES_SCHEMA
 from hetero_hvd.run.records.samples import SampleTable
 
 logger = logging.getLogger(__name__)
 
 FILE = "run.sqlite"
+NAME_FILE = "name"
+"""What `--name` calls the run, for the shells, which complete it by tab and read no SQLite."""
+
 MAX_WAITING = 10_000
 """Events that may wait for the disk; more are counted and left out, the loop never waits."""
 
@@ -187,6 +190,7 @@ class Recorder:
                         samples.close()
                     connection.execute("COMMIT")
                     _thin(thinning, events)
+                    _write_name(self._path.with_name(NAME_FILE), events)
                 except sqlite3.Error as error:  # a full disk may have room for the next ones
                     self._complain(error, len(events))
                     with suppress(sqlite3.Error):
@@ -195,6 +199,16 @@ class Recorder:
                 if isinstance(item, threading.Event):
                     item.set()
             is_open = None not in items
+
+
+def _write_name(path: Path, events: Sequence[tuple[float, Observed]]) -> None:
+    """Of a run that has begun; where it cannot be written, it can still be typed."""
+    for started in (event for _, event in events if isinstance(event, RunStarted)):
+        with suppress(OSError, UnicodeError):
+            if started.name:
+                replace_file(path, f"{started.name}\n".encode())
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _add_new_columns(connection: sqlite3.Connection) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hetero_hvd.core.view.quality import finite
+from hetero_hvd.core.view.quality import duration, finite
+from hetero_hvd.core.view.run_labels import run_labels
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.run.records.parts import parts_of, read_run
 from hetero_hvd.run.records.writer import FILE
@@ -34,6 +36,8 @@ COLUMNS = (
     "cost",
     "unpriced",
     "joules",
+    "outcome",
+    "duration_seconds",
 )
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
 
@@ -57,7 +61,7 @@ class RecordedRun(NamedTuple):
     def row(self) -> dict[str, Any]:
         """Column to value, without tags and metrics; None: unknown."""
         if self.facts is None:
-            return {"folder": self.folder.name, "state": self.problem}
+            return {"folder": self.folder.name, "state": self.problem, "outcome": self.outcome}
         facts = self.facts
         started = _started(facts.started_at)
         speed = facts.samples_per_second
@@ -69,7 +73,19 @@ class RecordedRun(NamedTuple):
             "steps": facts.steps,
             "train_loss": finite(facts.train_loss),
             "samples_per_second": None if math.isnan(speed) else speed,
+            "outcome": self.outcome,
+            "duration_seconds": finite(facts.duration_seconds),
         } | self._spent()
+
+    @property
+    def name(self) -> str:
+        """What its user calls it; empty: nothing."""
+        return "" if self.facts is None else self.facts.name
+
+    @property
+    def outcome(self) -> str:
+        """One of `OUTCOMES`."""
+        return "unreadable" if self.facts is None else self.facts.outcome
 
     def _spent(self) -> dict[str, Any]:
         if self.costs is None:
@@ -118,6 +134,31 @@ def recorded_run(folder: Path) -> RecordedRun:
     """
     record = read_run(folder)
     return RecordedRun(folder, facts_of(record), costs=costs_of(record))
+
+
+def matching(
+    runs: Sequence[RecordedRun], *, name: str, tags: Sequence[tuple[str, str | None]], state: str
+) -> list[RecordedRun]:
+    """Those of a name, with tags, in a state.
+
+    Args:
+        runs: All.
+        name: Of the run or its folder, or a pattern of both, as a shell has it; empty: any.
+        tags: Name and value of each tag that it has; None: any value.
+        state: One of `OUTCOMES`; empty: any.
+    """
+
+    def has(run: RecordedRun, tag: str, value: str | None) -> bool:
+        own = {} if run.facts is None else run.facts.tags
+        return tag in own and value in (None, own[tag])
+
+    return [
+        run
+        for run in runs
+        if (not name or any(fnmatchcase(own, name) for own in (run.name, run.folder.name)))
+        and state in ("", run.outcome)
+        and all(has(run, tag, value) for tag, value in tags)
+    ]
 
 
 def choose(runs: Sequence[RecordedRun], *, where: str, sort: str) -> list[RecordedRun]:
@@ -214,24 +255,40 @@ def _may_read(action: int, *about: str | None) -> int:
     return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
-def in_lines(runs: Sequence[RecordedRun]) -> Iterator[str]:
-    """A line for each run: what it was, how good, how fast, and why not faster."""
-    for run in runs:
-        if run.facts is None:
-            yield f"{run.folder.name}  {run.problem}"
-            continue
-        facts = run.facts
-        speed = facts.samples_per_second
-        parts = [run.folder.name, facts.name, facts.state]
-        parts += [f"{name}={value}" for name, value in facts.tags.items()]
-        parts += [f"{name} {value:.4g}" for name, value in facts.metrics.items()]
-        parts += [] if math.isnan(facts.train_loss) else [f"train_loss {facts.train_loss:.4g}"]
-        parts += [f"{speed:.0f} samples/s" if speed > 0 else "speed not measured"]
-        parts += [_cost(run.costs)] if run.costs is not None else []
-        yield "  ".join([*filter(None, parts), facts.findings[0].words])
+HEADINGS = ("run", "state", "started (UTC)", "duration", "steps", "results", "samples/s", "cost")
+HEADINGS += ("tags", "verdict")
+LEFT_OUT_FIRST = ("tags", "cost", "verdict", "samples/s", "steps", "duration", "results")
+"""Columns of the table, in the order in which they go where there is no room."""
+
+
+def in_table(runs: Sequence[RecordedRun]) -> list[tuple[str, ...]]:
+    """A row for each run, with a cell for each of `HEADINGS`; empty: not known."""
+    labels = run_labels([(run.name, run.folder.name) for run in runs])
+    return [(label, run.outcome, *_cells(run)) for label, run in zip(labels, runs, strict=True)]
+
+
+def _cells(run: RecordedRun) -> tuple[str, ...]:
+    """Of a row, without what it is called and how it stands."""
+    facts = run.facts
+    if facts is None:
+        return ("", "", "", "", "", "", "", run.problem)
+    results = [f"{name} {value:.4g}" for name, value in facts.metrics.items()]
+    results += [] if math.isnan(facts.train_loss) else [f"train_loss {facts.train_loss:.4g}"]
+    speed, seconds = facts.samples_per_second, facts.duration_seconds
+    verdict = facts.findings[0].words
+    return (
+        (_started(facts.started_at) or "")[: len("2026-11-21 04:10")],
+        duration(seconds) if math.isfinite(seconds) else "",
+        str(facts.steps),
+        ", ".join(results),
+        f"{speed:.0f}" if speed > 0 else "",
+        "" if run.costs is None else _cost(run.costs),
+        " ".join(f"{name}={value}" for name, value in facts.tags.items()),
+        f"{facts.state}; {verdict}" if facts.outcome == "failed" else verdict,
+    )
 
 
 def _cost(costs: Costs) -> str:
     """Empty where no node has a price; a + where some have none."""
     bill = costs.run.bill
-    return "" if bill.cost is None else f"cost {bill.cost:.4g}{'+' if bill.unpriced else ''}"
+    return "" if bill.cost is None else f"{bill.cost:.4g}{'+' if bill.unpriced else ''}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hetero_hvd.core.view.quality import LOSS
+from hetero_hvd.exit_codes import SIGNALLED
 from hetero_hvd.messages import (
     Evaluated,
     Finding,
@@ -25,6 +27,11 @@ UNJUDGED = Finding(
 )
 
 RUNNING, NO_END = "running", "no end recorded"
+OUTCOMES = ("running", "finished", "failed", "stopped", "no-end", "unreadable")
+"""How a run stands in a word; `stopped`: by a signal that people send; `no-end`: none was recorded,
+it was killed or runs elsewhere; `unreadable`: its record is none."""
+
+ENDED_BY_PEOPLE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 NOT_RECORDED = RunStarted(run_id="", command=(), nodes=(), settings={})
 
 
@@ -40,6 +47,8 @@ class RunFacts:
         steps: Up to the last one that was heard of.
         metrics: The newest result of each metric that was evaluated, by name.
         train_loss: Mean of the newest steps that told it together; NaN: not told.
+        heard_at: When it was heard of last, seconds since 1970; NaN: never.
+        outcome: One of `OUTCOMES`.
         state: The reason of its end; `running`, as far as this machine knows; or `no end
             recorded`: it was killed, or runs elsewhere.
         num_memberships: So many times the workers came together.
@@ -54,10 +63,17 @@ class RunFacts:
     steps: int
     metrics: dict[str, float]
     train_loss: float
+    heard_at: float
+    outcome: str
     state: str
     num_memberships: int
     samples_per_second: float
     findings: tuple[Finding, ...]
+
+    @property
+    def duration_seconds(self) -> float:
+        """From its first start to what was heard of it last; NaN: not recorded."""
+        return self.heard_at - self.started_at
 
 
 def facts_of(record: Record) -> RunFacts:
@@ -75,6 +91,7 @@ def facts_of(record: Record) -> RunFacts:
     for event in events:
         if isinstance(event, Evaluated):
             metrics |= event.metrics
+    end = next((event for event in newest if isinstance(event, RunEnded)), None)
     without_end = RUNNING if record.is_held else NO_END
     return RunFacts(
         run_id=started.run_id,
@@ -86,11 +103,28 @@ def facts_of(record: Record) -> RunFacts:
         train_loss=next(
             (e.values[LOSS].mean for _, e in reversed(record.logged) if LOSS in e.values), math.nan
         ),
-        state=next((e.reason for e in newest if isinstance(e, RunEnded)), without_end),
+        heard_at=_heard_at(record),
+        outcome=_outcome(end, is_held=record.is_held),
+        state=without_end if end is None else end.reason,
         num_memberships=sum(isinstance(event, WorkersJoined) for event in events),
         samples_per_second=throughput(record.rollups),
         findings=[(UNJUDGED,), *judged, *told][-1],
     )
+
+
+def _outcome(end: RunEnded | None, *, is_held: bool) -> str:
+    if end is None:
+        return "running" if is_held else "no-end"
+    if end.exit_code == 0:
+        return "finished"
+    return "stopped" if end.exit_code - SIGNALLED in ENDED_BY_PEOPLE else "failed"
+
+
+def _heard_at(record: Record) -> float:
+    """Of the newest of all that was told; the interval of a rollup goes on after its time."""
+    newest = [entries[-1][0] for entries in (record.events, record.logged) if entries]
+    newest += [row["at_unix_seconds"] for row in record.rollups[-1:]]
+    return max(newest, default=math.nan)
 
 
 def _steps(record: Record) -> Iterator[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from hetero_hvd.core.view.run_labels import run_labels
 from hetero_hvd.errors import JobError
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import newest_start
@@ -27,6 +28,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         folder: Name of its folder.
+        label: What it is called in the list; see `run_labels`.
         name: What its user calls it; empty: nothing.
         started_at_unix_seconds: When it began; None: not known.
         is_running: Whether somebody on this machine goes on with it.
@@ -35,6 +37,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     folder: str
+    label: str
     name: str
     started_at_unix_seconds: float | None
     is_running: bool
@@ -78,12 +81,18 @@ def runs_beside(folder: Path) -> list[ListedRun]:
     starts = [(newest_start(path), path) for path in paths]
     newest = sorted(starts, key=lambda found: found[0][0] if found[0] else 0.0, reverse=True)
     found = []
-    for started, path in newest[:MAX_RUNS]:
+    listed = [
+        (started, "" if started is None else started[1].name, path)
+        for started, path in newest[:MAX_RUNS]
+    ]
+    labels = run_labels([(name, path.name) for _, name, path in listed])
+    for label, (started, name, path) in zip(labels, listed, strict=True):
         page = announced(path)
         found.append(
             ListedRun(
                 folder=path.name,
-                name="" if started is None else started[1].name,
+                label=label,
+                name=name,
                 started_at_unix_seconds=None if started is None else started[0],
                 is_running=is_locked(path),
                 is_this=path == own,

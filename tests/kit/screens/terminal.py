@@ -24,6 +24,7 @@ class OnTerminal:
         lines: Of the terminal.
         environment: Of the program, whole; None: of this process, and what suits the terminal.
         folder: In which it works; None: in that of this process.
+        has_echo: Whether what is typed is to be seen, as a shell wants it.
 
     Attributes:
         process: The program.
@@ -38,6 +39,7 @@ class OnTerminal:
         lines: int = 24,
         environment: dict[str, str] | None = None,
         folder: Path | None = None,
+        has_echo: bool = False,
     ) -> None:
         import pyte  # noqa: PLC0415 - for this alone
 
@@ -46,9 +48,10 @@ class OnTerminal:
         self.raw = b""
         self._end, theirs = os.openpty()
         self._set_size(columns, lines)
-        mode = termios.tcgetattr(theirs)
-        mode[3] &= ~termios.ECHO  # what is typed is not to be seen
-        termios.tcsetattr(theirs, termios.TCSANOW, mode)
+        if not has_echo:
+            mode = termios.tcgetattr(theirs)
+            mode[3] &= ~termios.ECHO
+            termios.tcsetattr(theirs, termios.TCSANOW, mode)
         given = {**os.environ, "TERM": "xterm-256color"} if environment is None else environment
         sizes = {"COLUMNS", "LINES"}  # readline leaves them where pytest itself has no terminal
         self.process = subprocess.Popen(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.cli.watch.run_filters import STATES
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Evaluated, Finished, RunEnded, RunStarted, WorkerId
 from hetero_hvd.run.records.writer import Recorder
-from hetero_hvd.run.reports.catalogue import choose, in_lines, recorded_runs
+from hetero_hvd.run.reports.catalogue import choose, in_table, recorded_runs
+from hetero_hvd.run.reports.facts import OUTCOMES
 from tests.run.records.test_logged import told
 from tests.run.records.test_records import JOINED, write
 
@@ -87,7 +90,7 @@ def test_runs_are_put_in_the_order_of_their_newest_loss(tmp_path):
         write(tmp_path / name, JOINED, *(told(5 + at, loss=loss) for at, loss in enumerate(losses)))
     found = choose(recorded_runs(tmp_path), where="", sort="train_loss")
     assert "".join(run.folder.name for run in found) == "cba"
-    assert "train_loss 0.2" in list(in_lines(found))[1]
+    assert "train_loss 0.2" in in_table(found)[1]
 
 
 def test_runs_are_put_in_an_order(folder):
@@ -144,22 +147,86 @@ def test_what_is_no_condition_is_one_line(folder, where, monkeypatch):
         choose(recorded_runs(folder), where=where, sort="")
 
 
-def test_the_command_prints_lines_and_json(folder, capsys):
-    """One that cannot be read does not hide the others."""
+def test_the_command_prints_a_table_and_json(folder, capsys):
+    """With a heading and a line for each run; one that cannot be read does not hide the others."""
     assert main(["runs", str(folder)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 5
-    assert "c  best  the training is finished  lr=0.05  opt=adam" in lines[2]
-    assert "accuracy 0.97" in lines[2]
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert re.split(r"  +", heading) == [
+        "RUN", "STATE", "STARTED (UTC)", "DURATION", "STEPS", "RESULTS", "TAGS", "VERDICT",
+    ]  # fmt: skip
+    assert [line.split()[0] for line in lines] == ["plain", "b", "best", "d", "e"]
+    best = re.split(r"  +", lines[2])
+    assert best[:6] == ["best", "finished", "1970-01-01 00:16", "2 s", "9", "accuracy 0.97"]
+    assert best[6].startswith("lr=0.05 opt=adam")
+    assert "unreadable" in lines[4]
     assert "run.sqlite cannot be read" in lines[4]
     assert main(["runs", str(folder), "--where", "accuracy > 0.96", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["metrics"] == {"accuracy": 0.97}
     assert found["tags"]["lr"] == "0.05"
     assert found["started"] == "1970-01-01 00:16:40"
+    assert (found["outcome"], found["duration_seconds"]) == ("finished", 2.0)
+    assert found["state"] == "the training is finished"
     assert found["train_loss"] is None
     assert found["samples_per_second"] is None
-    assert list(in_lines(recorded_runs(folder)))[3].startswith("d  the training is finished")
+
+
+FILTERS = {
+    "--name best": "best",
+    "--name b*": "b best",
+    "--name a": "plain",
+    "--tag opt=adam": "best",
+    "--tag lr": "plain b best",
+    "--tag lr=0.1 --tag opt=sgd": "plain",
+    "--state unreadable": "e",
+    "--state finished --where accuracy<0.96 --sort accuracy": "plain b",
+}
+
+
+@pytest.mark.parametrize("line", FILTERS)
+def test_runs_are_chosen_by_name_tag_and_state(folder, capsys, line):
+    """Each flag leaves fewer of them."""
+    assert main(["runs", str(folder), *line.split()]) == 0
+    names = [row.split()[0] for row in capsys.readouterr().out.splitlines()[1:]]
+    assert " ".join(names) == FILTERS[line]
+
+
+def test_every_state_can_be_asked_for():
+    """The option knows all of them without reading a record."""
+    assert STATES == OUTCOMES
+
+
+ENDINGS = {
+    (0, "all workers have finished"): "finished",
+    (1, "alpha:0 failed"): "failed",
+    (137, "alpha:0 was ended by signal 9"): "failed",
+    (143, "stopped by SIGTERM"): "stopped",
+    (130, "stopped by SIGINT"): "stopped",
+    None: "no-end",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_how_a_run_stands_is_one_word(tmp_path, ending):
+    """Whoever ended it."""
+    end = [] if ending is None else [RunEnded(exit_code=ending[0], reason=ending[1])]
+    (tmp_path / "a").mkdir()
+    write(tmp_path / "a", JOINED, *end)
+    (found,) = recorded_runs(tmp_path)
+    assert found.outcome == ENDINGS[ending]
+
+
+@pytest.mark.parametrize("columns", [30, 60, 80, 100, 200])
+def test_on_a_terminal_the_table_fits(folder, capsys, monkeypatch, columns):
+    """What matters most stays; what was left out is told; a pipe has all of it."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["runs", str(folder)]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    is_told = lines[-1].startswith("(no room for")
+    assert max(map(len, [heading, *lines[: 5 if is_told else None]])) <= columns
+    assert is_told == (columns < 200)
+    assert heading.startswith("RUN    STATE")
 
 
 @pytest.mark.parametrize("more", [["--where", "nonsense = 1"], ["--sort", "nonsense"]])

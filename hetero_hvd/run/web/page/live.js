@@ -213,7 +213,7 @@ async function showRuns() {
   try {
     const runs = await ask("runs");
     put("runs", runs, () => runs.map((run) => row("runs", [
-      run.folder, run.name || "–", run.is_running ? "running" : "not running", when(run.started_at_unix_seconds), linked(run),
+      run.label, run.is_running ? "running" : "not running", when(run.started_at_unix_seconds), linked(run),
     ])));
     tell("runs-status", runs.length ? "" : "This run keeps no records.");
   } catch (error) {
