@@ -81,6 +81,13 @@ class EmulateSettings(LaunchPart, frozen=True):
     spike_ratio: float | None = None
     noise_seed: Count = 0
 
+    @property
+    def words(self) -> str:
+        """All that its speed depends on, by name and value."""
+        asked = {name: getattr(self, name) for name in self.__struct_fields__}
+        del asked["noise_seed"]
+        return ", ".join(f"{name} {value:g}" for name, value in asked.items() if value)
+
 
 class NodeSettings(LaunchPart, frozen=True):
     """The keys of the worker's node in nodes.yaml that the worker itself needs, by the same names.

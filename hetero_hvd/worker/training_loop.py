@@ -92,7 +92,8 @@ class TrainingLoop:
         state, passes = all_parts(parts, extra_state or {}), self._step.passes
         can_calibrate = isinstance(self._step, SynchronousStep)
         ways = {"shares_vary": mode.shares_vary, "can_calibrate": can_calibrate}
-        work = describe_workload(model, own, device(), grain=mode.grain, **ways)
+        emulate = settings.node.emulate
+        work = describe_workload(model, own, device(), grain=mode.grain, emulate=emulate, **ways)
         self._state = open_state(
             state,
             self._loader,

@@ -105,6 +105,9 @@ def test_a_job_that_ends_before_its_trial_says_what_was_measured(start):
     found = found_of(job.folder)
     assert not found["is_complete"]
     assert found["placements"][0]["samples_per_second"]
+    told = [device.partition(", emulated: ")[2] for device in found["devices"]]
+    seconds = (STEP_SECONDS / BATCH / SPEEDS[name] for name in ("alpha", "gamma"))
+    assert sorted(told) == sorted(f"seconds_per_sample {each:g}" for each in seconds)
     trained = {result["worker"] for result in job.results()}
     assert_exact(job, epochs=epochs, workers=sorted(trained))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.errors import UserError, job_error
-from hetero_hvd.run.records.run_files import regular, replace_file
+from hetero_hvd.run.records.run_files import change_file, regular
 
 _ID = re.compile(r"[a-z]+:\S.{0,20000}")
 """Of some hundred nodes, of which a Prometheus may have others' names than we do."""
@@ -25,8 +25,8 @@ def ids() -> frozenset[str]:
     """
     path = _file()
     try:
-        with open(path, encoding="utf-8", errors="replace", opener=regular) as file:
-            return frozenset(filter(_is_id, file.read().splitlines()))
+        with open(path, "rb", opener=regular) as file:
+            return _ids(file.read())
     except FileNotFoundError:
         return frozenset()
     except OSError as error:
@@ -43,19 +43,28 @@ def change(declined: Sequence[str], recalled: Sequence[str]) -> Iterator[str]:
     for each in (*declined, *recalled):
         if not _is_id(each):
             raise UserError(f"{each!r}: is no ID of an advice; `id` stands under each")
-    known = ids()
-    wanted = sorted((known | set(declined)) - set(recalled))[:MAX_IDS]
+    known: set[str] = set()
+
+    def changed(content: bytes) -> bytes:
+        known.update(_ids(content))
+        wanted = sorted((known | set(declined)) - set(recalled))[:MAX_IDS]
+        return "".join(f"{each}\n" for each in wanted).encode()
+
     path = _file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(path, "".join(f"{each}\n" for each in wanted).encode())
+        change_file(path, changed)
     except OSError as error:
-        raise job_error(f"{path}: cannot be written: {error.strerror}", error) from error
+        raise job_error(f"{path}: cannot be changed: {error.strerror}", error) from error
     for each in declined:
         again = f"hetero-hvd advise --recall {shlex.quote(each)}"
         yield f"{each}: is not told any more; {again} tells it again"
     for each in recalled:
         yield f"{each}: is told again" if each in known else f"{each}: was not declined"
+
+
+def _ids(content: bytes) -> frozenset[str]:
+    return frozenset(filter(_is_id, content.decode(errors="replace").splitlines()))
 
 
 def _is_id(text: str) -> bool:

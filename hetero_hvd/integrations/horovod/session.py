@@ -136,7 +136,7 @@ class PlainSession:
             prefetch_steps=0,
             work=Workload(
                 model=self._script,
-                device=describe_device(device()),
+                device=describe_device(device(), context.settings.node.emulate),
                 memory_bytes=device_memory_bytes(device()),
                 shares_fixed=True,
             ),

@@ -16,7 +16,7 @@ from hetero_hvd.messages import (
     event_from_json,
     event_to_json,
 )
-from hetero_hvd.run.records.run_files import regular, replace_file
+from hetero_hvd.run.records.run_files import change_file, regular
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class KeptTrial:
 
     @property
     def devices(self) -> dict[str, str]:
-        """Worker to what it computes on."""
+        """Worker to what it computes on, and how that is emulated."""
         return _devices(self.trial.workers, self.trial.devices)
 
     def is_like(self, other: KeptTrial) -> bool:
@@ -74,10 +74,15 @@ def keep_trial(folder: Path, report: TrialReported) -> None:
         return
     path = folder.absolute().parent / NAME
     new = KeptTrial(run=folder.name, trial=report)
-    try:
-        kept = [*(each for each in _kept(path) if not each.is_like(new)), new][-MAX_TRIALS:]
+
+    def added(content: bytes) -> bytes:
+        others = (each for each in _kept(path, content) if not each.is_like(new))
+        kept = [*others, new][-MAX_TRIALS:]
         lines = [_TrialRecord(each.run, msgspec.Raw(event_to_json(each.trial))) for each in kept]
-        replace_file(path, msgspec.json.format(msgspec.json.encode(lines)) + b"\n")
+        return msgspec.json.format(msgspec.json.encode(lines)) + b"\n"
+
+    try:
+        change_file(path, added)
     except OSError as error:
         logger.warning("%s is left as it is: %s", path, error)
 
@@ -86,24 +91,20 @@ def kept_trial(folder: Path, joined: WorkersJoined) -> KeptTrial | None:
     """The newest trial of these workers with this model, beside a run's folder; None: none is."""
     path = folder.absolute().parent / NAME
     try:
-        kept = _kept(path)
+        with open(path, "rb", opener=regular) as file:
+            kept = _kept(path, file.read())
+    except FileNotFoundError:
+        return None
     except OSError as error:
         logger.warning("%s is ignored: %s", path, error)
         return None
     return next((each for each in reversed(kept) if each.is_of(joined)), None)
 
 
-def _kept(path: Path) -> list[KeptTrial]:
-    """What is in the file; what is damaged is passed over.
-
-    Raises:
-        OSError: It is there, but cannot be read: it may be somebody else's.
-    """
+def _kept(path: Path, content: bytes) -> list[KeptTrial]:
+    """What is in the file; what is damaged is passed over."""
     try:
-        with open(path, "rb", opener=regular) as file:
-            lines = msgspec.json.decode(file.read(), type=list[_TrialRecord])
-    except FileNotFoundError:
-        return []
+        lines = msgspec.json.decode(content or b"[]", type=list[_TrialRecord])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         logger.warning("%s is ignored: %s", path, error)
         return []

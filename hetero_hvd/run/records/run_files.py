@@ -10,12 +10,16 @@ import errno
 import fcntl
 import os
 import stat
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 LOCK = ".lock"
 """Stays there: who removed it would let somebody else lock another one."""
+CHANGE_SECONDS, BETWEEN_TRIES_SECONDS = 2.0, 0.01
+"""To change a file takes some ms; who is stopped meanwhile must not hold up the others."""
 LISTED = "`hetero-hvd runs` lists those in runs/"
 """What to do where no run is."""
 
@@ -57,6 +61,45 @@ def replace_file(path: Path, content: bytes) -> None:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
         raise
+
+
+def change_file(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Read a file, change it and replace it as a whole, while no other process does.
+
+    Args:
+        path: The file; its folder exists. Beside it stays one whose lock is held meanwhile.
+        change: From what is in it to what shall be. Empty: there is no such file yet.
+
+    Raises:
+        OSError: It is left as it was: it cannot be read, or written, or somebody else is changing
+            it for longer than `CHANGE_SECONDS`.
+    """
+    lock = private(str(path.with_name(f".{path.name}{LOCK}")), os.O_RDWR | os.O_CREAT)
+    try:
+        _wait_for(lock, path)
+        try:
+            with open(path, "rb", opener=regular) as file:
+                before = file.read()
+        except FileNotFoundError:
+            before = b""
+        replace_file(path, change(before))
+    finally:
+        os.close(lock)
+
+
+def _wait_for(lock: int, path: Path) -> None:
+    deadline = time.monotonic() + CHANGE_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, "another process is changing it", str(path)) from None
+            time.sleep(BETWEEN_TRIES_SECONDS)
+        except OSError:  # a file system without locks
+            return
+        else:
+            return
 
 
 def sync_folder(folder: Path) -> None:

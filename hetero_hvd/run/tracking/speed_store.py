@@ -14,7 +14,7 @@ from hetero_hvd.config import NodeConfig
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.messages import WorkerId, WorkersJoined
-from hetero_hvd.run.records.run_files import regular, replace_file
+from hetero_hvd.run.records.run_files import change_file, regular
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class CurveStore:
         """What is remembered of these workers, on these devices and for this model."""
         self._devices.update(zip(event.workers, event.devices, strict=False))
         self._model = event.model
-        entries = self._entries()
+        entries = self._entries(self._content())
         curves = {}
         micro_batch_sizes = event.micro_batch_sizes or (0,) * len(event.workers)
         for worker, micro_batch_size in zip(event.workers, micro_batch_sizes, strict=True):
@@ -85,19 +85,23 @@ class CurveStore:
         """Add these, atomically; the oldest go when there are too many."""
         if not curves:
             return
-        entries = self._entries()
-        for worker, curve in curves.items():
-            key = self._key(worker)
-            entries.pop(key, None)
-            entries[key] = _KnownSpeeds(
-                overhead_seconds=curve.model.overhead_seconds,
-                seconds_per_sample=curve.model.seconds_per_sample,
-                largest_share=curve.largest_share,
-                smallest_share=curve.smallest_share,
-            )
-        kept = dict(list(entries.items())[-MAX_ENTRIES:])
+
+        def added(content: bytes) -> bytes:
+            entries = self._entries(content)
+            for worker, curve in curves.items():
+                key = self._key(worker)
+                entries.pop(key, None)
+                entries[key] = _KnownSpeeds(
+                    overhead_seconds=curve.model.overhead_seconds,
+                    seconds_per_sample=curve.model.seconds_per_sample,
+                    largest_share=curve.largest_share,
+                    smallest_share=curve.smallest_share,
+                )
+            kept = dict(list(entries.items())[-MAX_ENTRIES:])
+            return msgspec.json.format(msgspec.json.encode(kept)) + b"\n"
+
         try:
-            replace_file(self._path, msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+            change_file(self._path, added)
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._path, error)
 
@@ -105,13 +109,20 @@ class CurveStore:
         emulated, device = self._emulated.get(worker.node, ""), self._devices.get(worker, "")
         return f"{worker} | {device} | {emulated} | {self._model}"
 
-    def _entries(self) -> dict[str, _KnownSpeeds]:
+    def _content(self) -> bytes:
         try:
             with open(self._path, "rb", opener=regular) as file:
-                return msgspec.json.decode(file.read(), type=dict[str, _KnownSpeeds])
+                return file.read()
         except FileNotFoundError:
-            return {}
-        except (OSError, msgspec.DecodeError) as error:
+            return b""
+        except OSError as error:
+            logger.warning("%s is ignored: %s", self._path, error)
+            return b""
+
+    def _entries(self, content: bytes) -> dict[str, _KnownSpeeds]:
+        try:
+            return msgspec.json.decode(content or b"{}", type=dict[str, _KnownSpeeds])
+        except msgspec.DecodeError as error:
             logger.warning("%s is ignored: %s", self._path, error)
             return {}
 

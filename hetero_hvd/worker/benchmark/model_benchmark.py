@@ -196,7 +196,7 @@ class BenchmarkState(ElasticState):
         points = [(result.local_batch_size, result.busy_seconds) for result in sizes]
         curve = fit(points, self._sizing.largest)
         result = ModelMeasured(
-            device=describe_device(device()),
+            device=describe_device(device(), self.context.settings.node.emulate),
             model=self.work.model,
             global_batch_size=self._loader.global_batch_size,
             micro_batch_size=self._sizing.largest,

@@ -10,6 +10,7 @@ import torch
 
 from hetero_hvd.data.listing import opened_files
 from hetero_hvd.messages import FileSet
+from hetero_hvd.messages.launch import EmulateSettings
 from hetero_hvd.worker.accelerator import is_accelerator, name_of
 from hetero_hvd.worker.micro_batch.memory_meter import device_memory_bytes
 from hetero_hvd.worker.options import StepOptions
@@ -21,7 +22,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: Class, and a digest of all parameters' names, shapes and types and of the precision.
-        device: Its model.
+        device: Its model, and how it is slowed down to act as another one.
         arithmetic: What its rounding depends on: GPUs of one model, or CPUs of one instruction set,
             apply an update bit for bit alike.
         memory_bytes: Of a GPU; 0 on a CPU, where it says nothing about the speed.
@@ -49,6 +50,7 @@ def describe_workload(
     device: torch.device,
     *,
     grain: int | None,
+    emulate: EmulateSettings | None,
     shares_vary: bool,
     can_calibrate: bool,
 ) -> Workload:
@@ -58,7 +60,7 @@ def describe_workload(
     digest = sha256("\n".join(parts).encode()).hexdigest()
     return Workload(
         model=f"{type(model).__name__} {digest[:16]}",
-        device=describe_device(device),
+        device=describe_device(device, emulate),
         arithmetic=name_of(device) if is_accelerator(device) else platform.machine(),
         memory_bytes=device_memory_bytes(device),
         undivided=grain or options.undivided,

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from hetero_hvd.core.versions import CUDA, NCCL
+from hetero_hvd.messages.launch import EmulateSettings
 from hetero_hvd.worker import accelerator
 from hetero_hvd.worker.comm.horovod import nccl_version
 
@@ -35,8 +36,18 @@ def software(device: torch.device) -> dict[str, str]:
     return {name: version for name, version in found.items() if version}
 
 
-def describe_device(device: torch.device) -> str:
-    """The device's model; for a CPU, with the number of threads that compute."""
+def describe_device(device: torch.device, emulate: EmulateSettings | None = None) -> str:
+    """The device's model; for a CPU, with the number of threads that compute.
+
+    Args:
+        device: What this worker computes on.
+        emulate: How it is slowed down, which is told, too: it is another device by its speed.
+    """
+    model = _model_of(device)
+    return model if emulate is None else f"{model}, emulated: {emulate.words}"
+
+
+def _model_of(device: torch.device) -> str:
     if accelerator.is_accelerator(device):
         return accelerator.name_of(device)
     try:

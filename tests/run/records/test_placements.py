@@ -13,7 +13,7 @@ from hetero_hvd.messages import (
     WorkersJoined,
     event_to_json,
 )
-from hetero_hvd.run.records import placements
+from hetero_hvd.run.records import placements, run_files
 from hetero_hvd.run.records.placements import MAX_TRIALS, NAME, keep_trial, kept_trial
 
 ALPHA, BETA, GAMMA = (WorkerId(name, 0) for name in ("alpha", "beta", "gamma"))
@@ -171,12 +171,13 @@ def test_what_somebody_else_has_kept_is_not_replaced(tmp_path, caplog, monkeypat
     keep_trial(tmp_path / "run", report())
     before = (tmp_path / NAME).read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(placements, "regular", closed)
+        for module in (placements, run_files):
+            patch.setattr(module, "regular", closed)
         assert kept_trial(tmp_path / "run", joined()) is None
         keep_trial(tmp_path / "run", report(model="n"))
     with monkeypatch.context() as patch:
         patch.setattr(placements.Path, "replace", closed)
         keep_trial(tmp_path / "run", report(model="n"))
     assert (tmp_path / NAME).read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == [NAME]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f".{NAME}.lock", NAME]
     assert caplog.text.count("Permission denied") == 3

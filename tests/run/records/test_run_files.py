@@ -4,11 +4,20 @@ import errno
 import fcntl
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from hetero_hvd.run.records import run_files
-from hetero_hvd.run.records.run_files import LOCK, is_locked, lock_folder, replace_file
+from hetero_hvd.run.records.run_files import (
+    LOCK,
+    change_file,
+    is_locked,
+    lock_folder,
+    replace_file,
+)
+from tests.kit.checkout import variables
 
 
 def test_who_comes_second_does_not_get_it(tmp_path):
@@ -63,6 +72,60 @@ def test_what_is_no_file_is_an_error(tmp_path, kind):
         lock_folder(folder)
     assert not is_locked(folder)
     assert not (tmp_path / "victim").exists()
+
+
+ADD_LINES = """
+import sys
+from pathlib import Path
+from hetero_hvd.run.records.run_files import change_file
+path, name, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+for place in range(number):
+    change_file(path, lambda before: before + f"{name} {place}\\n".encode())
+"""
+
+
+def test_no_change_of_a_file_is_lost_to_another_process(tmp_path):
+    """Of four that change it again and again, at the same time."""
+    path, number = tmp_path / "kept", 40
+    python = [sys.executable, "-c", ADD_LINES, str(path)]
+    others = [
+        subprocess.Popen(
+            [*python, name, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=variables(),
+        )
+        for name in "abcd"
+    ]
+    for each in others:
+        assert each.stdout.readline() == "ready\n"
+    for each in others:
+        each.stdin.write("\n")
+        each.stdin.flush()
+    for each in others:
+        each.communicate()
+    assert [each.returncode for each in others] == [0] * 4
+    lines = path.read_text().splitlines()
+    assert sorted(lines) == sorted(f"{name} {place}" for name in "abcd" for place in range(number))
+    assert lines != sorted(lines), "they did not run at the same time"
+
+
+def test_who_holds_a_file_for_too_long_holds_up_nobody(tmp_path, monkeypatch):
+    """Such as a process that was stopped; the file stays as it was."""
+    path = tmp_path / "kept"
+    change_file(path, lambda _: b"before")
+    monkeypatch.setattr(run_files, "CHANGE_SECONDS", 0.05)
+
+    def meanwhile(before):
+        with pytest.raises(OSError, match="another process is changing it"):
+            change_file(path, lambda _: b"other")
+        return before + b", after"
+
+    change_file(path, meanwhile)
+    assert path.read_bytes() == b"before, after"
 
 
 @pytest.mark.parametrize("fails", [None, "write", "replace"])

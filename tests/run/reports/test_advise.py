@@ -153,7 +153,7 @@ def test_what_is_no_file_of_declined_advice_is_told(make, tmp_path, monkeypatch,
     make(tmp_path / "hetero_hvd" / "declined-advice")
     assert main(["advise", "--decline", "idle:a:0"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "declined-advice: cannot be read: is no regular file" in line
+    assert "declined-advice: cannot be changed: is no regular file" in line
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_jobs_add_to_the_file(tmp_path):
     saved(tmp_path)
     saved(tmp_path, model="Other")
     assert loaded(tmp_path) == {ALPHA: CURVE}
-    assert [path.name for path in tmp_path.iterdir()] == ["curves.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".curves.json.lock", "curves.json"]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import torch
 
 from hetero_hvd.errors import UserError, WorkerFault
 from hetero_hvd.messages import WorkerId
-from hetero_hvd.messages.launch import NodeSettings, WorkerIdentity, WorkerLaunch
+from hetero_hvd.messages.launch import EmulateSettings, NodeSettings, WorkerIdentity, WorkerLaunch
 from hetero_hvd.worker.session import worker_context
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
+from hetero_hvd.worker.session.self_description import describe_device
 
 CPU = torch.device("cpu")
 
@@ -87,3 +88,21 @@ def test_an_interface_is_one_that_the_kernel_or_gloo_knows(monkeypatch, wanted):
             worker_context.check_interface(place)
     else:
         worker_context.check_interface(place)
+
+
+def test_a_device_that_is_emulated_otherwise_is_another_one():
+    """What was measured of it is not taken for that of another speed."""
+    kinds = [
+        None,
+        EmulateSettings(relative_speed=0.5),
+        EmulateSettings(relative_speed=0.25),
+        EmulateSettings(seconds_per_sample=0.5),
+        EmulateSettings(seconds_per_sample=0.5, overhead_seconds=0.1),
+        EmulateSettings(relative_speed=0.5, noise_ratio=0.1),
+        EmulateSettings(relative_speed=0.5, spike_probability=0.1, spike_ratio=3.0),
+    ]
+    told = [describe_device(CPU, kind) for kind in kinds]
+    assert len(set(told)) == len(kinds)
+    assert told[1] == f"{told[0]}, emulated: relative_speed 0.5"
+    seed = EmulateSettings(relative_speed=0.5, noise_seed=7)
+    assert describe_device(CPU, seed) == told[1], "its speed does not depend on that"
