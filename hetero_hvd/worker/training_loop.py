@@ -92,8 +92,7 @@ class TrainingLoop:
         state, passes = all_parts(parts, extra_state or {}), self._step.passes
         can_calibrate = isinstance(self._step, SynchronousStep)
         ways = {"shares_vary": mode.shares_vary, "can_calibrate": can_calibrate}
-        emulate = settings.node.emulate
-        work = describe_workload(model, own, device(), grain=mode.grain, emulate=emulate, **ways)
+        work = describe_workload(model, own, device(), settings.node, grain=mode.grain, **ways)
         self._state = open_state(
             state,
             self._loader,

@@ -10,7 +10,7 @@ import torch
 
 from hetero_hvd.data.listing import opened_files
 from hetero_hvd.messages import FileSet
-from hetero_hvd.messages.launch import EmulateSettings
+from hetero_hvd.messages.launch import NodeSettings
 from hetero_hvd.worker.accelerator import is_accelerator, name_of
 from hetero_hvd.worker.micro_batch.memory_meter import device_memory_bytes
 from hetero_hvd.worker.options import StepOptions
@@ -48,9 +48,9 @@ def describe_workload(
     model: torch.nn.Module,
     options: StepOptions,
     device: torch.device,
+    node: NodeSettings,
     *,
     grain: int | None,
-    emulate: EmulateSettings | None,
     shares_vary: bool,
     can_calibrate: bool,
 ) -> Workload:
@@ -60,7 +60,7 @@ def describe_workload(
     digest = sha256("\n".join(parts).encode()).hexdigest()
     return Workload(
         model=f"{type(model).__name__} {digest[:16]}",
-        device=describe_device(device, emulate),
+        device=describe_device(device, node.emulate),
         arithmetic=name_of(device) if is_accelerator(device) else platform.machine(),
         memory_bytes=device_memory_bytes(device),
         undivided=grain or options.undivided,
