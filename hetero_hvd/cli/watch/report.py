@@ -109,7 +109,7 @@ def _draw(run: Path, *, html: Path | None, plot: Path | None) -> None:
     if plot is not None:
         from hetero_hvd.run.reports.plots import draw  # noqa: PLC0415 - matplotlib is an extra
 
-        draw(report, plot)
+        draw(report.plots, f"{report.name or report.run_id}: {report.state}", plot)
         show(f"plot: {plot}")
 
 

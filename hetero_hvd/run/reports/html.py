@@ -12,6 +12,7 @@ import msgspec
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.run.records.run_files import private
+from hetero_hvd.run.reports.comparison import ComparedRuns
 from hetero_hvd.run.reports.series import ReportContent, report_of
 
 FILE = "report.html"
@@ -30,7 +31,6 @@ SCRIPTS = (
     SHARED / "page.js",
     SHARED / "plot.js",
     SHARED / "board.js",
-    PAGE / "report.js",
 )
 
 
@@ -47,27 +47,31 @@ def write_report(run: Path) -> None:
         raise JobError(f"{run / FILE}: {error.strerror}") from error
 
 
-def write_page(report: ReportContent, path: Path) -> None:
+def write_page(content: ReportContent | ComparedRuns, path: Path) -> None:
     """Write the page.
 
     Raises:
         JobError: The file cannot be written.
     """
     try:
-        path.write_text(page_of(report), encoding="utf-8")
+        path.write_text(page_of(content), encoding="utf-8")
     except OSError as error:
         raise JobError(f"{path}: {error.strerror}") from error
 
 
-def page_of(report: ReportContent) -> str:
-    """The page. All text of the run reaches it as data, never as markup."""
-    style, script = (_joined(files) for files in (STYLES, SCRIPTS))
+def page_of(content: ReportContent | ComparedRuns) -> str:
+    """The page of a run, or of several. All text of theirs reaches it as data, never as markup."""
+    if isinstance(content, ReportContent):
+        name, title = "report", content.name or content.run_id
+    else:
+        name, title = "compare", " · ".join(content.labels)
+    style, script = _joined(STYLES), _joined((*SCRIPTS, PAGE / f"{name}.js"))
     # Whatever a defect might let through: a browser runs these scripts only, and asks nobody.
     policy = f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}"
-    data = msgspec.json.encode(report).decode().replace("<", "\\u003c")  # ends no script element
-    page = (PAGE / "report.html").read_text(encoding="utf-8")
+    data = msgspec.json.encode(content).decode().replace("<", "\\u003c")  # ends no script element
+    page = (PAGE / f"{name}.html").read_text(encoding="utf-8")
     parts = {
-        "TITLE": html.escape(report.name or report.run_id),
+        "TITLE": html.escape(title),
         "POLICY": policy,
         "STYLE": style,
         "SCRIPT": script,

@@ -12,10 +12,10 @@ from typing import Any
 
 from hetero_hvd.core.recording.device_figures import GAP_INTERVALS
 from hetero_hvd.core.recording.sessions import MAX_EVERY_SECONDS
+from hetero_hvd.core.view.plots.run_plots import PlotsView
 from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.run.recordings.folder import RecordingFacts
 from hetero_hvd.run.records.samples import THE_NODE
-from hetero_hvd.run.reports.series import ReportContent
 
 COLOURS = {
     "reset": "#b91c1c",
@@ -48,22 +48,22 @@ TRUETYPE = 42
 WIDTH_INCHES, PLOT_INCHES = 10.0, 2.4
 
 
-def draw(report: ReportContent, path: Path) -> None:
-    """Draw all plots of a run over its steps, one below the other.
+def draw(view: PlotsView, title: str, path: Path) -> None:
+    """Draw all plots of a run, or of several, over their steps, one below the other.
 
     Args:
-        report: Of the run.
+        view: Of a run, or of several.
+        title: Of the file.
         path: Its suffix says what kind of file to write.
 
     Raises:
         JobError: matplotlib is not installed, or the file cannot be written.
     """
-    view = report.plots
     whole = [plot for plot in view.plots if not plot.is_stacked]
     phases = [plot for plot in view.plots if plot.is_stacked]
     plots = whole + phases[:MAX_PHASES]
     figure, axes = _axes(len(plots), path)
-    axes[0].set(title=_literal(f"{report.name or report.run_id}: {report.state}"))
+    axes[0].set(title=_literal(title))
     for axis, plot in zip(axes, plots, strict=True):
         known = [_known(line.values) for line in plot.lines]
         labels = [_literal(line.label) for line in plot.lines]

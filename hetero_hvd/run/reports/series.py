@@ -124,12 +124,18 @@ def report_of(folder: Path, *, max_points: int = MAX_POINTS) -> ReportContent:
 
 def plots_of(folder: Path, record: Record, max_points: int = MAX_POINTS) -> PlotsView:
     """The plots of a run; arguments as for `report_of`, and what was read of it."""
+    plots = folded(folder, record)
+    return plots.view(PlotRange(num_intervals=max_points), plots.workers)
+
+
+def folded(folder: Path, record: Record) -> RunPlots:
+    """What the plots of a run are made of, for any part of it; arguments as for `plots_of`."""
     plots = RunPlots()
     for at_unix_seconds, event in heapq.merge(
         observed(folder, record), record.logged, key=itemgetter(0)
     ):
         plots.observe(at_unix_seconds, event)
-    return plots.view(PlotRange(num_intervals=max_points), plots.workers)
+    return plots
 
 
 def lines_of(plots: PlotsView, key: str) -> dict[str, Line]:

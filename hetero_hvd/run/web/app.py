@@ -38,7 +38,7 @@ from hetero_hvd.run.web.orders import (
     TraceOrder,
 )
 from hetero_hvd.run.web.problems import RequestProblem
-from hetero_hvd.run.web.recorded import ListedRun, RunAdvice, runs_beside
+from hetero_hvd.run.web.recorded import ListedRun, PlotsBeside, RunAdvice, runs_beside
 from hetero_hvd.run.web.scraping.exposition import Exposition
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 
@@ -53,6 +53,7 @@ PARAMETERS: Parameters = {
     "to": _PLACE,
     "points": {"in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 4096}},
     "worker": {"in": "query", "schema": {"type": "string", "maxLength": 100}},
+    "with": {"in": "query", "schema": {"type": "string", "maxLength": 2048}},
 }
 MAX_BODY_BYTES = 4096
 BODY_SECONDS = 5.0
@@ -102,6 +103,7 @@ class Answers:
     ) -> None:
         self._sources = sources
         self._advice = None if sources.folder is None else RunAdvice(sources.folder)
+        self._beside = None if sources.folder is None else PlotsBeside(sources.folder)
         self._streams = EventStreams(self._news, EVENT_SECONDS)
         self._application = HttpApplication(
             self._operations(),
@@ -129,7 +131,8 @@ class Answers:
             ApiOperation("GET", "/events", "read", "The same, whenever it changes.",
                       self._events, media=EVENT_STREAM),
             ApiOperation("GET", "/plots", "read", "What is drawn of a part of the run.",
-                      self._plots, ("axis", "from", "to", "points", "worker"), None, PlotsView),
+                      self._plots, ("axis", "from", "to", "points", "worker", "with"), None,
+                      PlotsView),
             ApiOperation("GET", "/advice", "read", "What to change, a line for each.",
                       self._advise, result=list[str]),
             ApiOperation("GET", "/runs", "read", "The runs in the same folder, newest first.",
@@ -160,7 +163,12 @@ class Answers:
             return Answer(RequestProblem(error="this run draws no plots"), 404)
         wanted = msgspec.convert(asked.query, PlotQuery, strict=False)
         workers = None if wanted.worker is None else [wanted.worker]
-        return Answer(self._sources.plots(wanted.range, workers))
+        own = self._sources.plots(wanted.range, workers)
+        if self._beside is None or not wanted.beside:
+            return Answer(own)
+        state = self._sources.state()
+        folders = wanted.beside.split("/")
+        return Answer(await self._beside.overlaid((state.name, own), folders, wanted.range))
 
     async def _advise(self, _asked: Asked) -> Answer:
         if self._advice is None:

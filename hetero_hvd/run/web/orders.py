@@ -49,21 +49,28 @@ class ScrapeTargets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlotQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of a run is to be drawn; see `PlotRange`."""
+    """Which part of a run is to be drawn; see `PlotRange`.
+
+    Attributes:
+        beside: Folders of other runs that are to be in the same plots, with `/` between them.
+    """
 
     axis: Axis = "step"
     begin: float | None = msgspec.field(name="from", default=None)
     end: float | None = msgspec.field(name="to", default=None)
     points: int = 500
     worker: str | None = None
+    beside: str = msgspec.field(name="with", default="")
 
     @property
     def range(self) -> PlotRange:
         """As the plots want it.
 
         Raises:
-            UserError: It ends before it begins.
+            UserError: It ends before it begins, or several runs are to be drawn over the time.
         """
+        if self.beside and self.axis == "time":
+            raise UserError("`with`: several runs have steps in common, no times; choose steps")
         if self.begin is not None and self.end is not None and self.begin >= self.end:
             raise UserError("`from` must be before `to`")
         return PlotRange(self.axis, self.begin, self.end, self.points)

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from hetero_hvd.core.view.plots.bounded_series import PlotRange
+from hetero_hvd.core.view.plots.overlay import overlaid
+from hetero_hvd.core.view.plots.run_plots import PlotsView, RunPlots
 from hetero_hvd.core.view.run_labels import run_labels
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import newest_start
 from hetero_hvd.run.records.run_files import is_locked
 from hetero_hvd.run.records.writer import FILE
 from hetero_hvd.run.reports.advice import beyond_the_verdict
 from hetero_hvd.run.reports.costs import costs_of
+from hetero_hvd.run.reports.facts import facts_of
+from hetero_hvd.run.reports.series import folded
 from hetero_hvd.run.web.source import announced
 
 MAX_RUNS = 100
+MAX_OVERLAID = 10
+"""Runs in one plot, beside the page's own."""
+
 ADVICE_SECONDS = 60.0
-"""So long an advice holds: it takes reading the whole record."""
+"""So long an advice holds, and the plots of another run: they take reading the whole record."""
 
 
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +81,55 @@ class RunAdvice:
         except JobError:
             return []
         return beyond_the_verdict(record, costs_of(record), self._folder)
+
+
+class PlotsBeside:
+    """The plots of the runs in the folder that a run is in. Used in the loop's thread only.
+
+    What was read of one holds for `ADVICE_SECONDS`, so that to look closer asks no disk.
+
+    Args:
+        folder: Of the run whose page shows them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._own = folder.absolute()
+        self._turn = asyncio.Lock()
+        self._read: dict[str, tuple[float, str, RunPlots]] = {}
+
+    async def overlaid(
+        self, own: tuple[str, PlotsView], folders: Sequence[str], wanted: PlotRange
+    ) -> PlotsView:
+        """The plots of this run and of others, a line for each.
+
+        Args:
+            own: What its user calls this run, and its plots.
+            folders: Names of the others' folders, which are beside its own.
+            wanted: Which part, over steps.
+
+        Raises:
+            UserError: They are too many, or one is no run.
+        """
+        if len(folders) > MAX_OVERLAID:
+            raise UserError(f"`with`: at most {MAX_OVERLAID} runs, found {len(folders)}")
+        async with self._turn:
+            others = [await asyncio.to_thread(self._plots, name) for name in folders]
+            self._read = {name: self._read[name] for name in folders}  # memory for these alone
+        named = [(own[0], self._own.name), *zip((n for n, _ in others), folders, strict=True)]
+        views = [own[1], *(plots.view(wanted, ()) for _, plots in others)]
+        return overlaid(dict(zip(run_labels(named), views, strict=True)))
+
+    def _plots(self, name: str) -> tuple[str, RunPlots]:
+        until, called, plots = self._read.get(name, (0.0, "", RunPlots()))
+        if time.monotonic() >= until:
+            folder = self._own.parent / name
+            there = {path.parent.name for path in self._own.parent.glob(f"*/{FILE}")}
+            if name not in there - {self._own.name}:  # whatever a path might lead to
+                raise UserError(f"`with`: {name!r} is no folder of another run")
+            record = read_run(folder)
+            called, plots = facts_of(record).name, folded(folder, record)
+            self._read[name] = time.monotonic() + ADVICE_SECONDS, called, plots
+        return called, plots
 
 
 def runs_beside(folder: Path) -> list[ListedRun]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+
+import pytest
+
 from hetero_hvd.cli import main
 from hetero_hvd.messages import Evaluated, RunStarted
 from hetero_hvd.run.records.timings import TimingLog
@@ -9,12 +14,12 @@ from hetero_hvd.run.records.timings import TimingLog
 from .test_records import JOINED, timed, timing, write
 
 
-def record(folder, *, rule, data, nodes=("alpha",), **tags):
+def record(folder, *, rule, data, nodes=("alpha",), name="", **tags):
     """A run of three exchanges."""
     folder.mkdir()
     settings = {"rule": rule, "grain": "16"}
     started = RunStarted(
-        run_id=folder.name, command=("x",), nodes=nodes, settings=settings, tags=tags
+        run_id=folder.name, name=name, command=("x",), nodes=nodes, settings=settings, tags=tags
     )
     rows = timing(8, data=data), timing(4, data=data)
     events = [JOINED, *(timed(step, *rows) for step in (9, 19, 29))]
@@ -48,6 +53,65 @@ def test_any_number_of_runs_is_compared(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "tag.lr: a, b and c"
     assert "samples/s: 120, 120 (+0.0%) and 120 (+0.0%)" in lines
+
+
+CHOSEN = {
+    "one --name c": ["one", "c"],
+    "--tag lr": ["a", "b", "c"],
+    "a --tag lr --sort name": ["a", "b", "c"],
+    "--where accuracy>0": ["a", "b", "c", "one"],
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Four runs in runs/."""
+    top = tmp_path_factory.mktemp("top")
+    (top / "runs").mkdir()
+    for name in ("a", "b", "c"):
+        record(top / "runs" / name, rule="model", data=0.01, lr=name)
+    record(top / "runs" / "first", name="one", rule="model", data=0.01)
+    return top
+
+
+@pytest.mark.parametrize("line", CHOSEN)
+def test_runs_are_compared_by_name_tag_or_condition(folders, monkeypatch, capsys, line):
+    """Those that are named come first, each once, called by their names; files have them all."""
+    monkeypatch.chdir(folders)
+    assert main(["compare", *line.split()]) == 0
+    named = re.findall(r"(\w+) \(no end recorded\)", capsys.readouterr().out.splitlines()[0])
+    assert named == CHOSEN[line]
+    assert main(["compare", *line.split(), "--html", "c.html"]) == 0
+    data = re.search(r'id="data">(.*?)</script>', (folders / "c.html").read_text(), re.DOTALL)
+    told = json.loads(data[1])
+    assert told["labels"] == named
+    assert [one["label"] for one in told["plots"]["plots"][0]["lines"]] == named
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
+def test_several_runs_are_drawn_into_a_file(folders, monkeypatch, suffix):
+    """The name of each is in it, where it is text."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(folders)
+    path = folders / f"plots{suffix}"
+    assert main(["compare", "--tag", "lr", "--plot", str(path)]) == 0
+    assert path.stat().st_size > 5000
+
+
+NOT_TWO = {
+    "": "RUN is missing; name two runs or more",
+    "one": "name at least one other run",
+    "--name nobody": "no run in runs/ is chosen by these",
+}
+
+
+@pytest.mark.parametrize("line", NOT_TWO)
+def test_fewer_than_two_are_one_line(folders, monkeypatch, capsys, line):
+    """Exit code 2, with what to do."""
+    monkeypatch.chdir(folders)
+    assert main(["compare", *line.split()]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert NOT_TWO[line] in said
 
 
 def test_one_run_alone_is_one_line(tmp_path, capsys):

@@ -190,7 +190,7 @@ def test_who_has_no_price_is_named_everywhere(unpriced, capsys):
     assert main(["report", str(unpriced)]) == 0
     assert "no price_per_hour: gamma" in capsys.readouterr().out
     assert main(["runs", str(unpriced.parent)]) == 0
-    assert "cost 4+" in capsys.readouterr().out
+    assert "  4+  " in capsys.readouterr().out
     assert main(["cost", str(unpriced), "--price", "gamma=4"]) == 0
     assert "cost 10, " in capsys.readouterr().out
 

@@ -295,9 +295,22 @@ def test_runs_beside_are_listed_with_their_pages(shown):
         await tab.page.goto(f"{run.web.url}/#token=x")
         await tab.page.locator("summary").click()
         text = await tab.wait_for("#runs", "its page")
-        return text, await tab.value("document.querySelector('#runs a').href")
+        link = await tab.value("document.querySelector('#runs a').href")
+        await tab.page.get_by_label("Overlay digits (run-0)").check()
+        await tab.until(f"{PLOT}?.told.lines.length === 2")
+        told = "board.view.plots.map(({title, lines}) => [title, lines.map((l) => l.label)])"
+        together = await tab.value(told)
+        await tab.page.get_by_role("combobox", name="Over").select_option("time")
+        await tab.wait_for("#plots-status", "choose steps")
+        await tab.page.get_by_label("Overlay digits (run-0)").uncheck()
+        await tab.until("board.view.plots.length > 5")
+        return text, link, together, await tab.text("#plots-status")
 
-    text, link = chromium.visit("about:blank", act)
+    text, link, together, status = chromium.visit("about:blank", act)
+    own, both = ["digits (run-1)"], ["digits (run-1)", "digits (run-0)"]
+    lines = {"Loss": both, "accuracy": own, "learning rate": both, "Throughput": both}
+    assert dict(together) == lines  # the other one ended before it was evaluated
+    assert status == ""
     assert "this one" in text
     assert link.startswith("http://127.0.0.1:")
     assert not link.startswith(run.web.url)

@@ -50,6 +50,9 @@ MIN_INTERVALS = 50
 FEW_WORKERS = 3
 """So many have their phases beside each other."""
 
+PER_WORKER = ("shares", "own")
+"""Keys of plots with a line for each worker, beside those of phases."""
+
 GROUPS = 80
 """So many plans one beside the other can be told apart in a plot."""
 
@@ -84,7 +87,7 @@ class RunPlot(msgspec.Struct, frozen=True, kw_only=True):
         title: What it shows.
         unit: Of its values; empty: none.
         steps: Of each point, in order.
-        at_unix_seconds: Of each point.
+        at_unix_seconds: Of each point; empty where several runs are in one plot.
         lines: At least one.
         is_stacked: Whether its lines are parts of a whole.
         has_zero: Whether zero is in it: a ratio of heights means something.

@@ -182,9 +182,11 @@ const ask = async (path, query = {}) => {
   return answered(await fetch(`${path}?${new URLSearchParams(given)}`, { headers: bearer(readToken()) }));
 };
 
+const beside = new Set(); // folders of runs that are in the plots, too
+
 const board = new PlotBoard(at("plots"), async (wanted) => {
   try {
-    const view = await ask("plots", wanted);
+    const view = await ask("plots", { ...wanted, with: [...beside].join("/") });
     tell("plots-status", view.workers.length || view.plots.some((plot) => plot.steps.length) ? "" : "No step has been measured yet.");
     return view;
   } catch (error) {
@@ -209,11 +211,22 @@ function linked(run) {
   return link;
 }
 
+function overlay({ folder, label, is_this }) {
+  if (is_this) return "–";
+  const box = Object.assign(make("input", ""), { type: "checkbox", ariaLabel: `Overlay ${label}`, checked: beside.has(folder) });
+  box.onchange = () => {
+    beside[box.checked ? "add" : "delete"](folder);
+    board.axis.value = "step";
+    board.look();
+  };
+  return box;
+}
+
 async function showRuns() {
   try {
     const runs = await ask("runs");
     put("runs", runs, () => runs.map((run) => row("runs", [
-      run.label, run.is_running ? "running" : "not running", when(run.started_at_unix_seconds), linked(run),
+      run.label, overlay(run), run.is_running ? "running" : "not running", when(run.started_at_unix_seconds), linked(run),
     ])));
     tell("runs-status", runs.length ? "" : "This run keeps no records.");
   } catch (error) {
@@ -252,6 +265,7 @@ async function repeat(act, milliseconds) {
 
 at("runs-beside").ontoggle = () => at("runs-beside").open && showRuns();
 for (const table of document.querySelectorAll("table")) table.setAttribute("role", "table");
+for (const th of document.querySelectorAll("th")) th.scope = "col";
 setInterval(showProgress, CLOCK_MS);
 follow("events", "the driver", show);
 repeat(() => board.draw(), PLOTS_MS);
