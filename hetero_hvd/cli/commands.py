@@ -148,8 +148,8 @@ GROUPS = {
         ),
         "deploy monitoring": Command(
             "cluster.stack",
-            "write the files with which Prometheus, Alertmanager and Grafana watch a run",
-            "deploy monitoring watch --driver http://127.0.0.1:9500",
+            "write the files with which Prometheus, Alertmanager and Grafana watch runs",
+            "deploy monitoring watch --runs runs",
         ),
     },
 }

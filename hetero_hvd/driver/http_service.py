@@ -17,8 +17,9 @@ from hetero_hvd.run.records.run_folder import RunFolder
 from hetero_hvd.run.web import Web
 from hetero_hvd.run.web.app import Sources
 from hetero_hvd.run.web.scraping.exposition import Exposition
-from hetero_hvd.run.web.scraping.metrics import Metrics, service_discovery
+from hetero_hvd.run.web.scraping.metrics import Metrics
 from hetero_hvd.run.web.scraping.scrapes import Scrapes
+from hetero_hvd.run.web.scraping.targets import run_target, service_discovery
 
 
 class HttpService:
@@ -48,6 +49,7 @@ class HttpService:
         self._folder = folder.path
         self._web = Web(job, folder.path)
         age_seconds = max_age_seconds(job.sample_seconds)
+        self._run_id = folder.run_id
         self._metrics = Metrics(folder.run_id, max_age_seconds=age_seconds)
         self._scrapes = Scrapes()
         team.bus.subscribe(self._view.observe, "the page")
@@ -95,7 +97,7 @@ class HttpService:
         return status
 
     def _targets(self) -> list[dict[str, Any]]:
-        return service_discovery(self._status(), target=self._web.target)
+        return service_discovery(self._status(), run_target(self._web.url, self._run_id))
 
     def _stop(self) -> str:
         self._team.end(JobResult(EXIT_TERMINATED, "ended by an order over HTTP"))

@@ -27,6 +27,7 @@ from hetero_hvd.run.recordings.folder import (
     write_recording,
 )
 from hetero_hvd.run.recordings.frames import RecordedFrame
+from hetero_hvd.run.web.scraping.targets import Target
 
 RECORDINGS = "recordings"
 LATE_LOOK_SECONDS = 0.1
@@ -65,6 +66,7 @@ class HubCommands:
             "recover": self._recover,
             "report": self._runs.take,
             "runs": self._list_runs,
+            "targets": self._list_targets,
         }
         if announced is not None:
             self._actions["adverts"] = announced.told
@@ -208,6 +210,10 @@ class HubCommands:
         if wanted is None:
             return [*self._runs.items(), *items]
         return next((each | {"marks": []} for each in items if each["id"] == wanted), None)
+
+    async def _list_targets(self, _arguments: Arguments) -> list[Target]:
+        """What Prometheus should scrape."""
+        return self._runs.targets()
 
     def unwritten(self) -> list[RecordingSession]:
         """Sessions without a folder."""

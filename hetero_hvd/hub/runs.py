@@ -7,10 +7,13 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from platform import node
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
+from hetero_hvd.config.value_types import is_loopback
 from hetero_hvd.core.printable import printable
 from hetero_hvd.core.recording.runs import (
     MAX_MARKS,
@@ -21,6 +24,7 @@ from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import JobError, TryAgainError, UserError
 from hetero_hvd.hub.storage.index import HubIndex
 from hetero_hvd.run.recordings.folder import read_facts
+from hetero_hvd.run.web.scraping.targets import Target, run_target
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +33,9 @@ MAX_RUNS = 2000
 
 SILENT_SECONDS = 30.0
 """After so long its driver is not there any more, as far as the hub knows."""
+
+LAST_SCRAPE_SECONDS = 60.0
+"""So long after its end the page of a run is listed for Prometheus, for which it waits."""
 
 KEEP_SECONDS = 60.0
 """Between two writes of a run of which only the step has changed."""
@@ -92,6 +99,7 @@ class HubRuns:
         # A driver that goes on tells so before it is taken for silent.
         self._heard_at_seconds = dict.fromkeys(self._runs, clock())
         self._kept_at_seconds = dict.fromkeys(self._runs, clock())
+        self._pages = {run.id: run.url for run in known if run.url is not None}
 
     async def take(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """A driver tells of its run.
@@ -111,6 +119,23 @@ class HubRuns:
     def items(self) -> list[dict[str, Any]]:
         """All, as the API shows them."""
         return [self._shown(run) for run in self._runs.values()]
+
+    def targets(self) -> list[Target]:
+        """The runs that Prometheus should scrape, those that have just ended among them.
+
+        A page on the loopback of another machine is left out.
+        """
+        return [
+            run_target(url, run_id)
+            for run_id, url in self._pages.items()
+            if self._may_be_scraped(self._runs[run_id], url)
+        ]
+
+    def _may_be_scraped(self, run: KnownRun, url: str) -> bool:
+        silent_seconds = self._clock() - self._heard_at_seconds[run.id]
+        is_over = run.ended_at_unix_seconds is not None
+        is_here = run.host == node() or not is_loopback(urlsplit(url).hostname or "")
+        return is_here and silent_seconds <= (LAST_SCRAPE_SECONDS if is_over else SILENT_SECONDS)
 
     async def item(self, run_id: str) -> dict[str, Any] | None:
         """One of them with its marks; None: there is none."""
@@ -158,11 +183,14 @@ class HubRuns:
         if forgotten is not None:
             for table in (self._runs, self._heard_at_seconds, self._kept_at_seconds):
                 del table[forgotten]
+            self._pages.pop(forgotten, None)
         if known is None or run.ended_at_unix_seconds != known.ended_at_unix_seconds:
             logger.info(
                 "run %s %s", run.id, f"has ended: {printable(run.reason)}" if known else "is there"
             )
         self._runs[run.id] = run
+        if run.url is not None:
+            self._pages[run.id] = run.url
         self._heard_at_seconds[run.id] = self._clock()
         return run.next_mark
 

@@ -3,37 +3,56 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hetero_hvd.monitoring.alertmanager import alertmanager
 from hetero_hvd.monitoring.dashboards import dashboards
 from hetero_hvd.monitoring.gpu_rules import gpu_rules
+from hetero_hvd.run.web.scraping.targets import TARGETS
 
 ALERTMANAGER = "localhost:9093"
 """Its usual place, beside Prometheus."""
 
+SOON = {"refresh_interval": "5s"}
+"""So long a run that has come may go unseen."""
+
 RULES = Path(__file__).with_name("rules.yml")
 
 
+@dataclass(frozen=True, kw_only=True)
+class WatchedPlaces:
+    """Where the runs are; one of the three at least.
+
+    Attributes:
+        driver: Address of a driver, `http[s]://HOST:PORT`; None: none is named.
+        runs: Folder above those of runs on Prometheus' machine, absolute: those that come and go
+            there; None: none.
+        hub: Address of a hub: the runs that are reported to it, and its queue; None: none.
+    """
+
+    driver: str | None = None
+    runs: str | None = None
+    hub: str | None = None
+
+
 def stack_files(
+    watched: WatchedPlaces,
     *,
-    driver: str,
     token_file: str | None = None,
     ca_file: str | None = None,
     alerts_to: str | None = None,
-    hub: str | None = None,
 ) -> dict[str, str]:
     """prometheus.yml, the rules, alertmanager.yml, and Grafana's files.
 
     JSON is YAML too, so whatever stands in an address or a path is quoted rightly.
 
     Args:
-        driver: Address of a driver, `http[s]://HOST:PORT`.
-        token_file: File with the driver's token for looking; Prometheus reads it, we do not.
-        ca_file: Certificate authority of the driver, PEM.
+        watched: Where the runs are.
+        token_file: File with the token for looking of all of them; Prometheus reads it, we do not.
+        ca_file: Certificate authority of all of them, PEM.
         alerts_to: Where Alertmanager sends alerts; None: nowhere.
-        hub: Address of a hub with a queue, which has the same token and authority; None: none.
 
     Returns:
         Path in a folder to text.
@@ -41,7 +60,7 @@ def stack_files(
     provisioning = "grafana/provisioning"
     path = "/etc/grafana/dashboards"
     contents = {
-        "prometheus.yml": _json(_prometheus(driver, token_file, ca_file, hub)),
+        "prometheus.yml": _json(_prometheus(watched, token_file, ca_file)),
         "rules.yml": RULES.read_text(encoding="utf-8"),
         "gpu_rules.yml": _json(gpu_rules()),
         "alertmanager.yml": _json(alertmanager(alerts_to)),
@@ -54,7 +73,7 @@ def stack_files(
 
 
 def _prometheus(
-    driver: str, token_file: str | None, ca_file: str | None, hub: str | None
+    watched: WatchedPlaces, token_file: str | None, ca_file: str | None
 ) -> dict[str, Any]:
     client: dict[str, Any] = {}
     if token_file:
@@ -62,26 +81,35 @@ def _prometheus(
         client["authorization"] = {"type": "Bearer", "credentials_file": token_file}
     if ca_file:
         client["tls_config"] = {"ca_file": ca_file}
-    discovery = {"url": f"{driver.rstrip('/')}/sd", "refresh_interval": "5s", **client}
+    places = (
+        watched.driver and _under(watched.driver, "sd"),
+        watched.hub and _under(watched.hub, "v1/sd"),
+    )
+    runs: dict[str, Any] = {
+        "job_name": "hetero_hvd",
+        # What a run tells of itself holds, also where its target has a label of that name.
+        "honor_labels": True,
+        "http_sd_configs": [{"url": url, **SOON, **client} for url in places if url],
+        **client,
+    }
+    if watched.runs is not None:
+        pattern = f"{watched.runs}/{TARGETS.format('*')}"
+        runs["file_sd_configs"] = [{"files": [pattern], **SOON}]
     hubs = []
-    if hub is not None:
-        scheme, _, target = hub.rstrip("/").partition("://")
+    if watched.hub is not None:
+        scheme, _, target = watched.hub.rstrip("/").partition("://")
         place = {"job_name": "hetero_hvd_hub", "scheme": scheme}
         hubs = [{**place, "static_configs": [{"targets": [target]}], **client}]
     return {
         "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
         "rule_files": ["gpu_rules.yml", "rules.yml"],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [ALERTMANAGER]}]}]},
-        "scrape_configs": [
-            {
-                "job_name": "hetero_hvd",
-                "scheme": driver.partition("://")[0],
-                "http_sd_configs": [discovery],
-                **client,
-            },
-            *hubs,
-        ],
+        "scrape_configs": [runs, *hubs],
     }
+
+
+def _under(address: str, path: str) -> str:
+    return f"{address.rstrip('/')}/{path}"
 
 
 def _datasource() -> dict[str, Any]:

@@ -16,7 +16,7 @@ def test_every_listed_node_answers_with_its_own_name():
     """The driver lists itself and all nodes, as http_sd has it; each has a page of its own."""
     with _targets(_driver(3), 3) as port:
         own, *nodes = json.loads(fetch(f"http://127.0.0.1:{port}/sd"))
-        assert own["labels"] == {}
+        assert own["labels"] == {"run": "scrape", "__scheme__": "http"}
         assert b'worker="node2:7"' in fetch(f"http://127.0.0.1:{port}/metrics")
         assert [entry["labels"]["node"] for entry in nodes] == ["node0", "node1", "node2"]
         for entry in nodes:

@@ -84,7 +84,7 @@ def run(folder):
     sources = Sources(
         state=lambda: state, num_events=lambda: 1, status=lambda: {"state": "training"},
         targets=lambda: [{"targets": [web.target], "labels": {}}], drain=drain,
-        stop=lambda: "all workers are asked to end", metrics=lambda: metrics.render()[0],
+        stop=lambda: "all workers are asked to end", metrics=metrics.render,
         trace=lambda wish: f"{wish['steps']} steps are recorded",
         plots=RunPlots().view, folder=folder,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from platform import node
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from hetero_hvd.core.recording.runs import MAX_MARKS, RunMark, RunReport
 from hetero_hvd.errors import TryAgainError, UserError
 from hetero_hvd.hub import runs as module
-from hetero_hvd.hub.runs import KEEP_SECONDS, SILENT_SECONDS, HubRuns
+from hetero_hvd.hub.runs import KEEP_SECONDS, LAST_SCRAPE_SECONDS, SILENT_SECONDS, HubRuns
 from hetero_hvd.hub.storage.index import FILE, HubIndex
 
 FIRST = 1_000_000.0
@@ -212,3 +213,24 @@ def test_a_run_takes_little_room(hub):
         hub.told(f"2026-11-21T04-10-01Z-{number:08}", marks=marks)
     size = (hub.folder / FILE).stat().st_size
     assert size / 20 < 8192
+
+
+def test_prometheus_is_told_of_the_runs_that_it_can_reach(hub):
+    """Until they are silent, or a while after the end, so that it sees how they have ended."""
+    hub.told("a-1a2b3c4d", url="https://h:1")
+    hub.told("b-1a2b3c4d", url=None)
+    hub.told("c-1a2b3c4d", url="http://127.0.0.1:3")
+    hub.told("d-1a2b3c4d", url="http://127.0.0.1:4", host=node())
+    targets = {
+        "a": {"targets": ["h:1"], "labels": {"run": "a", "__scheme__": "https"}},
+        "d": {"targets": ["127.0.0.1:4"], "labels": {"run": "d", "__scheme__": "http"}},
+    }
+    assert hub.runs.targets() == [*targets.values()]
+    hub.start()
+    hub.clock += SILENT_SECONDS
+    assert hub.runs.targets() == [*targets.values()]
+    hub.told("a-1a2b3c4d", url=None, ended_at_seconds=hub.clock + 7, exit_code=0)
+    hub.clock += LAST_SCRAPE_SECONDS
+    assert hub.runs.targets() == [targets["a"]]
+    hub.clock += 1
+    assert hub.runs.targets() == []

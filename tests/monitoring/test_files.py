@@ -29,7 +29,7 @@ def test_the_folder_is_complete_and_valid(tmp_path, capsys):
     token = tmp_path / "token"
     token.write_text("a secret")
     flags = ["--driver", "http://127.0.0.1:9500", "--token-file", str(token)]
-    flags += ["--hub", "https://127.0.0.1:9392/"]
+    flags += ["--hub", "https://127.0.0.1:9392/", "--runs", str(tmp_path / "runs")]
     assert main(["stack", str(tmp_path / "s"), *flags]) == 0
     files = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert len(files) == 10
@@ -39,10 +39,22 @@ def test_the_folder_is_complete_and_valid(tmp_path, capsys):
     assert uids == {f"hetero-hvd-{name}" for name in ("cluster", "run", "worker", "collectives")}
 
 
-def test_an_address_that_is_none_is_refused(tmp_path, capsys):
+WRONG = {
+    "nowhere": ([], "nothing to watch: say where runs are, by --runs DIR, --hub URL or"),
+    "a driver without a port": (["--driver", "localhost"], "must be http[s]://HOST:PORT"),
+    "a hub without a port": (["--hub", "http://localhost"], "must be http[s]://HOST:PORT"),
+    "a folder that is a pattern": (["--runs", "runs*"], "must be without *, which are a pattern"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_watched_is_refused(tmp_path, capsys, case):
     """One line, exit code 2, nothing written."""
-    assert main(["stack", str(tmp_path / "s"), "--driver", "localhost"]) == 2
-    assert "must be http[s]://HOST:PORT" in capsys.readouterr().err
+    flags, words = WRONG[case]
+    assert main(["stack", str(tmp_path / "s"), *flags]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
     assert not (tmp_path / "s").exists()
 
 

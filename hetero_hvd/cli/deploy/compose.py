@@ -13,7 +13,7 @@ from hetero_hvd.deploy.folder import FolderContents, make_readable, write_folder
 from hetero_hvd.deploy.kubernetes.options import USER_ID
 from hetero_hvd.deploy.script import read_script
 from hetero_hvd.errors import UserError
-from hetero_hvd.monitoring.files import stack_files
+from hetero_hvd.monitoring.files import WatchedPlaces, stack_files
 from hetero_hvd.security.cluster_key import read_key
 from hetero_hvd.security.token import read_token
 
@@ -54,7 +54,7 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
         script=None if script is None else script[0],
     )
     driver = f"http://{DRIVER}:{PAGE_PORT}"
-    stack = stack_files(driver=driver, token_file="/keys/token")  # noqa: S106 - a path
+    stack = stack_files(WatchedPlaces(driver=driver), token_file="/keys/token")  # noqa: S106 - a path
     texts = {} if script is None else dict([script])
     texts |= {"compose.yaml": compose_file(demo), "nodes.yaml": nodes_file()}
     texts |= {f"monitoring/{name}": text for name, text in stack.items()}

@@ -94,6 +94,7 @@ def _port(protocol: str, number: int) -> Manifest:
 def pod_monitor(job: KubernetesJob) -> Manifest:
     """For Prometheus' operator; the token is that of the Secret."""
     token = {"type": "Bearer", "credentials": {"name": job.keys, "key": "token"}}
+    named = {"sourceLabels": ["run_id"], "regex": "(.+)-[0-9a-f]{8}", "targetLabel": "run"}
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
@@ -101,7 +102,13 @@ def pod_monitor(job: KubernetesJob) -> Manifest:
         "spec": {
             "selector": {"matchLabels": job.labels()},
             "podMetricsEndpoints": [
-                {"port": port, "path": "/metrics", "interval": "5s", "authorization": token}
+                {
+                    "port": port,
+                    "path": "/metrics",
+                    "interval": "5s",
+                    "authorization": token,
+                    "metricRelabelings": [named],
+                }
                 for port in ("page", "agent-port")
             ],
         },

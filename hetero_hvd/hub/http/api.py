@@ -40,6 +40,7 @@ from hetero_hvd.run.web.operations import (
     Asked,
     BodyLimits,
 )
+from hetero_hvd.run.web.orders import ScrapeTargets
 from hetero_hvd.run.web.problems import RequestProblem, shown
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 
@@ -110,6 +111,8 @@ class HubApi:
                       self._runs, ("after", "limit"), None, PartOfRuns),
             ApiOperation("GET", "/v1/runs/{id}", "read", "A run with its marks.", self._run,
                       ("id",), None, RunWithMarks),
+            ApiOperation("GET", "/v1/sd", "read", "The runs that Prometheus should scrape.",
+                      self._targets, result=list[ScrapeTargets]),
             ApiOperation("GET", EVENTS, "read", "News of nodes and sessions, as they come.",
                       self._events, media=EVENT_STREAM),
             ApiOperation("GET", "/v1/series", "read", "A figure of a node over time.",
@@ -177,6 +180,9 @@ class HubApi:
             words = f"run {shown(wanted)}: there is none of that id; GET /v1/runs lists all"
             return Answer(RequestProblem(error=words), 404)
         return Answer(found)
+
+    async def _targets(self, _asked: Asked) -> Answer:
+        return Answer(await self._commands.act("targets", {}))
 
     async def _events(self, _asked: Asked) -> Response:
         answer = self._streams.answer()

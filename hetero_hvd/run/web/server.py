@@ -22,6 +22,7 @@ from hetero_hvd.errors import ConfigError, job_error
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import Answers, Sources
 from hetero_hvd.run.web.problems import problem
+from hetero_hvd.run.web.scraping.targets import TargetFile
 from hetero_hvd.run.web.source import NAME
 from hetero_hvd.security.connection_limiter import ConnectionLimiter, setting_at_fault
 from hetero_hvd.security.secret_files import read_secret
@@ -175,8 +176,8 @@ class Web:
 
     Args:
         job: Its settings.
-        output: Folder of the run; gets live.json, from which `hetero-hvd top` learns the address;
-            None: there is none.
+        output: Folder of the run; gets live.json, from which `hetero-hvd top` learns the address,
+            and beside it a file from which Prometheus does; None: there is none.
 
     Raises:
         ConfigError: A token file or certificate cannot be used.
@@ -185,6 +186,7 @@ class Web:
     def __init__(self, job: JobConfig, output: Path | None) -> None:
         self._job = job
         self._file = None if output is None else output / NAME
+        self._target_file = None if output is None else TargetFile(output)
         self._access = Access(
             address=job.http_address,
             read=read_token(job.http_token_file, "job.http_token_file"),
@@ -216,6 +218,8 @@ class Web:
         self._answers = Answers(self._access, sources, self._door)
         await self._server.listen(self._answers.app())
         self._announce()
+        if self._target_file is not None:
+            self._target_file.write(sources.targets()[:1])
 
     @property
     def refused(self) -> int:
@@ -232,6 +236,8 @@ class Web:
         with suppress(OSError):
             if self._file is not None:
                 self._file.unlink(missing_ok=True)
+        if self._target_file is not None:
+            self._target_file.remove()
         await self._server.close()
 
     def _announce(self) -> None:

@@ -15,8 +15,9 @@ from hetero_hvd.run.tracking.run_tracker import RunTracker
 from hetero_hvd.run.web import Web
 from hetero_hvd.run.web.app import Sources
 from hetero_hvd.run.web.scraping.exposition import Exposition
-from hetero_hvd.run.web.scraping.metrics import Metrics, service_discovery
+from hetero_hvd.run.web.scraping.metrics import Metrics
 from hetero_hvd.run.web.scraping.scrapes import Scrapes
+from hetero_hvd.run.web.scraping.targets import run_target, service_discovery
 
 SCRAPE_SECONDS = 10.0
 """So long a script that has ended stays for the next scrape at most."""
@@ -44,6 +45,7 @@ class LeadPage:
         self._view = LiveView(tracker.diagnosis.findings)
         self._plots = RunPlots()
         age_seconds = max_age_seconds(job.sample_seconds)
+        self._run_id = run_id
         self._metrics = Metrics(run_id, max_age_seconds=age_seconds)
         self._web = Web(job, folder)
         self._scrapes = Scrapes(max_seconds=SCRAPE_SECONDS)
@@ -63,7 +65,7 @@ class LeadPage:
                 state=self._view.state,
                 num_events=lambda: self._view.num_events,
                 status=self._status,
-                targets=lambda: service_discovery(self._status(), target=self._web.target),
+                targets=self._targets,
                 drain=lambda _: _refuse(),
                 stop=_refuse,
                 metrics=self._scraped,
@@ -81,6 +83,9 @@ class LeadPage:
     def _scraped(self, accept: str) -> Exposition:
         self._scrapes.note()
         return self._metrics.render(accept)
+
+    def _targets(self) -> list[dict[str, Any]]:
+        return service_discovery(self._status(), run_target(self._web.url, self._run_id))
 
     def _status(self) -> dict[str, Any]:
         tracker, plan = self._tracker, self._tracker.balancing.plan

@@ -30,7 +30,8 @@ from hetero_hvd.errors import JobError
 from hetero_hvd.messages import StepsTimed, WorkerId, WorkersJoined
 from hetero_hvd.probes.machine.node_metrics import node_registry
 from hetero_hvd.probes.sampling.node_sampler import NodeSampler
-from hetero_hvd.run.web.scraping.metrics import Metrics, service_discovery
+from hetero_hvd.run.web.scraping.metrics import Metrics
+from hetero_hvd.run.web.scraping.targets import run_target, service_discovery
 
 NUM_NODES, SLOTS = 1250, 8
 INTERVAL_SECONDS, TIMEOUT_SECONDS = 15, 10
@@ -38,6 +39,7 @@ INTERVAL_SECONDS, TIMEOUT_SECONDS = 15, 10
 
 ROUNDS = 3
 NODE = "placeholder"
+RUN_ID = "scrape-00000000"
 
 
 def scrape(effort: Effort, say: Say) -> Iterator[Table]:
@@ -68,7 +70,7 @@ def scrape(effort: Effort, say: Say) -> Iterator[Table]:
 def _driver(num_nodes: int) -> Metrics:
     """The exporter of a driver whose workers have all been timed."""
     workers = tuple(WorkerId(f"node{n}", slot) for n in range(num_nodes) for slot in range(SLOTS))
-    metrics = Metrics("scrape")
+    metrics = Metrics(RUN_ID)
     joined = WorkersJoined(
         rendezvous_id=1,
         workers=workers,
@@ -133,7 +135,7 @@ def _targets(metrics: Metrics, num_nodes: int) -> Iterator[int]:
             "workers": [f"{name}:0" for name in addresses],
             "node_exporters": {name: f"http://{at}:{nodes.port}" for name, at in addresses.items()},
         }
-        return json.dumps(service_discovery(status, target=host)).encode()
+        return json.dumps(service_discovery(status, run_target(f"http://{host}", RUN_ID))).encode()
 
     child = multiprocessing.get_context("fork").Process(target=nodes.serve_forever, daemon=True)
     child.start()

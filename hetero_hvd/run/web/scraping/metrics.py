@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -47,6 +47,7 @@ from hetero_hvd.messages import (
 from hetero_hvd.probes.machine.node_metrics import NodeCollector
 from hetero_hvd.probes.sampling.local_samples import MAX_AGE_SECONDS, NewestSamples
 from hetero_hvd.run.web.scraping.exposition import Exposition, exposition
+from hetero_hvd.run.web.scraping.targets import run_name
 
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper ends in seconds; with +Inf the 13 that 10,000 ranks can bear."""
@@ -75,24 +76,6 @@ MAX_EXEMPLAR_CHARACTERS = 128
 RESETS = ("fault", "membership")
 STATES = ("starting", "training", "stalled", "ended")
 OUT_OF_MEMORY = ("torch.OutOfMemoryError", "MemoryError")
-
-
-def service_discovery(status: Mapping[str, Any], *, target: str) -> list[dict[str, Any]]:
-    """What Prometheus should scrape, for its http_sd.
-
-    Args:
-        status: As GET /status tells it; `node_exporters`, if there, maps a node's name to
-            `http[s]://ADDRESS:PORT` of its exporter. Only nodes that have a worker now are listed.
-        target: Address and port of the driver, whose series have their `run_id` already.
-    """
-    present = {worker.rpartition(":")[0] for worker in status["workers"]}
-    nodes = []
-    for node, url in sorted(status.get("node_exporters", {}).items()):
-        scheme, _, address = url.partition("://")
-        if node in present:
-            labels = {"node": node, "__scheme__": scheme}
-            nodes.append({"targets": [address], "labels": labels})
-    return [{"targets": [target], "labels": {}}, *nodes]
 
 
 class Metrics:
@@ -189,7 +172,7 @@ class Metrics:
                 self._add("oom", 1.0)
 
     def _begin(self, event: RunStarted) -> None:
-        self._set("run_info", 1.0, run=event.run_id.rpartition("-")[0])
+        self._set("run_info", 1.0, run=run_name(event.run_id))
         self._set("run_active", 1.0)
         self._set_state("starting")
         self._add("restarts", 0.0)

@@ -42,7 +42,7 @@ from hetero_hvd.messages import (
     WorkersJoined,
     WorkerStarted,
 )
-from hetero_hvd.run.web.scraping.metrics import FINE_BUCKETS, Metrics, service_discovery
+from hetero_hvd.run.web.scraping.metrics import FINE_BUCKETS, Metrics
 
 A, B = WorkerId("alpha", 0), WorkerId("beta", 0)
 
@@ -383,18 +383,6 @@ def test_the_buckets_of_steps_are_fine():
     """A quantile of any step from 1 ms to 80 s is told within 28 %."""
     assert (FINE_BUCKETS[0], FINE_BUCKETS[-1]) == (0.001, 80.0)
     assert all(1.2 < high / low <= 1.28 for low, high in pairwise(FINE_BUCKETS))
-
-
-EXPORTERS = {"alpha": "https://a:1", "beta": "http://b:1"}
-
-
-def test_discovery_follows_the_membership():
-    """The driver is always a target, a node's exporter while the node has a worker."""
-    status = {"workers": {"alpha:0": {}}, "node_exporters": EXPORTERS}
-    assert service_discovery(status, target="d:2") == [
-        {"targets": ["d:2"], "labels": {}},
-        {"targets": ["a:1"], "labels": {"node": "alpha", "__scheme__": "https"}},
-    ]
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: apt install prometheus")

@@ -1,0 +1,85 @@
+"""Where Prometheus finds a run: what it scrapes there, as http_sd and file_sd have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hetero_hvd.run.records.run_files import is_locked, replace_file
+
+TARGETS = ".{}.targets.json"
+"""Beside the folder of a run while it has a page: file_sd of Prometheus has a `*` only in the last
+part of a path."""
+
+READABLE = 0o644
+"""Prometheus is another user; the file has an address and no secret."""
+
+Target = dict[str, Any]
+
+
+def run_name(run_id: str) -> str:
+    """Of the run's folder: the same when the run is gone on with, which has an id of its own."""
+    return run_id.rpartition("-")[0] or run_id
+
+
+def run_target(url: str, run_id: str) -> Target:
+    """The page of a run.
+
+    Args:
+        url: `http[s]://ADDRESS:PORT`.
+        run_id: See `RunStarted`.
+    """
+    return _target(url, run=run_name(run_id))
+
+
+def _target(url: str, **labels: str) -> Target:
+    scheme, _, address = url.partition("://")
+    return {"targets": [address], "labels": {**labels, "__scheme__": scheme}}
+
+
+def service_discovery(status: Mapping[str, Any], own: Target) -> list[Target]:
+    """What Prometheus should scrape of a run, for its http_sd.
+
+    Args:
+        status: As GET /status tells it; `node_exporters`, if there, maps a node's name to
+            `http[s]://ADDRESS:PORT` of its exporter. Only nodes that have a worker now are listed.
+        own: See `run_target`.
+    """
+    present = {worker.rpartition(":")[0] for worker in status["workers"]}
+    exporters = sorted(status.get("node_exporters", {}).items())
+    return [own, *(_target(url, node=node) for node, url in exporters if node in present)]
+
+
+class TargetFile:
+    """Tells who looks into the folder above of this run, while it has a page.
+
+    Nothing is told where that folder cannot be written.
+
+    Args:
+        folder: Of the run, which this process holds.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        own = folder.absolute()
+        self._above = own.parent
+        self._path = self._above / TARGETS.format(own.name)
+
+    def write(self, targets: Sequence[Target]) -> None:
+        """Tell; what those have left there whose drivers were killed goes."""
+        begin, end = TARGETS.split("{}")
+        with suppress(OSError):
+            for path in self._above.glob(TARGETS.format("*")):
+                name = path.name.removeprefix(begin).removesuffix(end)
+                if path != self._path and not is_locked(self._above / name):
+                    path.unlink(missing_ok=True)
+            replace_file(self._path, msgspec.json.encode(targets))
+            self._path.chmod(READABLE)
+
+    def remove(self) -> None:
+        """Tell no more."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
