@@ -142,7 +142,7 @@ def test_without_a_counter_energy_follows_from_power(tmp_path):
 def test_the_commands_for_runs_read_it(recording, capsys):
     """`runs`, `report`, `export` and the plot."""
     assert main(["runs", str(recording.parent)]) == 0
-    assert "night  recorded" in (shown := capsys.readouterr().out)
+    assert "night  finished" in (shown := capsys.readouterr().out)
     assert "160 samples and 0 missing" in shown
     assert main(["report", str(recording)]) == 0
     assert "b: is not heard any more" in capsys.readouterr().out
