@@ -159,10 +159,10 @@ def test_from_each_of_its_folders_the_whole_run_is_read(parts, name):
 
 
 def test_commands_show_one_run(parts, capsys, monkeypatch):
-    """Also from within the folder."""
+    """Below its headings, also from within the folder."""
     assert main(["runs", str(parts)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["run", "run.c"]
+    assert [line.split()[0] for line in lines[1:]] == ["run", "run.c"]
     monkeypatch.chdir(parts / "run")
     assert main(["report", "."]) == 0
     assert "the training is finished" in capsys.readouterr().out
