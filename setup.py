@@ -2,6 +2,9 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+DOCS = ["furo>=2025.9", "myst-parser>=4", "sphinx>=8"]
+"""What makes a site of the pages: `scripts/docs`."""
+
 setup(
     name="hetero_hvd",
     version="0.1.0",
@@ -57,7 +60,9 @@ setup(
         "s3": ["s3fs>=2024.12"],
         "gs": ["gcsfs>=2024.12"],
         "fuzz": ["atheris>=2.3"],
+        "docs": DOCS,
         "dev": [
+            *DOCS,
             "accelerate>=1.1",
             "axe-playwright-python>=0.1.8",  # axe-core, which finds what keeps people out of a page
             "coverage>=7.10",

@@ -28,7 +28,8 @@ from hetero_hvd.worker.training_loop import TrainingLoop
 class Trainer(TrainingLoop):
     """Trains one model with the workers of a job, whatever their number, speed and fate.
 
-    Example:
+    Example::
+
         trainer = hetero_hvd.Trainer(model, optimizer, loader)
         for epoch in trainer.epochs(10):
             for images, labels in trainer.batches():
@@ -96,7 +97,8 @@ class Trainer(TrainingLoop):
     ) -> AddedModel:
         """Train one more model in the same loop, by steps of its own on the same batches.
 
-        Example:
+        Example::
+
             critic = trainer.add_model("critic", critic_model, critic_optimizer)
             for images in trainer.batches():
                 critic.step(critic_loss, images)
