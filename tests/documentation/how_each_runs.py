@@ -55,6 +55,7 @@ OURS = (
     Row(r"hetero-hvd run .*--(discover|hub|tls-file).*", Way.ELSEWHERE, "cluster/test_agents.py"),
     Row(r"hetero-hvd run .*--slurm.*", Way.ELSEWHERE, "driver/test_slurm.py"),
     Row(r"hetero-hvd run .*--ray.*", Way.ELSEWHERE, "driver/test_ray.py"),
+    Row(r"hetero-hvd benchmark collectives( .*)?", Way.ELSEWHERE, "measure/test_comm.py"),
     Row(r"hetero-hvd (run|trial|benchmark)( .*)?", Way.TRAINS),
     Row(r"hetero-hvd agent --cloud aws", Way.ELSEWHERE, "agent/test_interruptions.py"),
     Row(r"hetero-hvd agent .*--announce-to.*", Way.ELSEWHERE, "cluster/test_announce_to.py"),
