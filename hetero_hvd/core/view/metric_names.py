@@ -44,6 +44,7 @@ RUN = (
     MetricName("run_info", "gauge", "Always 1; `run` is the name of the run's folder.", ("run",)),
     MetricName("run_active", "gauge", "1 while the run lasts, 0 when it has ended."),
     MetricName("run_state", "gauge", "1 for the state of the run, 0 for the others.", ("state",)),
+    MetricName("run_start_timestamp_seconds", "gauge", "When the run, or this start of it, began."),
     MetricName("run_exit_code", "gauge", "With which the run has ended; absent before."),
     MetricName("world_size", "gauge", "Workers that train together."),
     MetricName("rendezvous_id", "gauge", "Version of the membership; changes at each reset."),

@@ -132,7 +132,7 @@ class Metrics:
         self._show_quality(at_unix_seconds, event)
         match event:
             case RunStarted():
-                self._begin(event)
+                self._begin(at_unix_seconds, event)
             case WorkerStarted():
                 self._add("restarts", float(event.num_restarts > 0))
                 self._count_aside(event)
@@ -171,7 +171,8 @@ class Metrics:
             case OutOfMemory() | Crashed() if _is_out_of_memory(event):
                 self._add("oom", 1.0)
 
-    def _begin(self, event: RunStarted) -> None:
+    def _begin(self, at_unix_seconds: float, event: RunStarted) -> None:
+        self._set("run_start_timestamp_seconds", at_unix_seconds)
         self._set("run_info", 1.0, run=run_name(event.run_id))
         self._set("run_active", 1.0)
         self._set_state("starting")
