@@ -255,8 +255,10 @@ def _may_read(action: int, *about: str | None) -> int:
     return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
-HEADINGS = ("run", "state", "started (UTC)", "duration", "steps", "results", "samples/s", "cost")
-HEADINGS += ("tags", "verdict")
+HEADINGS = (
+    *("run", "state", "started (UTC)", "duration", "steps"),
+    *("results", "samples/s", "cost", "tags", "verdict"),
+)
 LEFT_OUT_FIRST = ("tags", "cost", "verdict", "samples/s", "steps", "duration", "results")
 """Columns of the table, in the order in which they go where there is no room."""
 

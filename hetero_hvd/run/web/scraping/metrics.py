@@ -265,7 +265,7 @@ class Metrics:
             at_step = {"step": str(table.step), "worker": str(worker)}
             for phase, field in PHASE_FIELDS.items():
                 seconds = getattr(row, field)
-                self._see("phase_duration_seconds", seconds, exemplar=at_step, phase=phase)
+                self._see("phase_duration_seconds", seconds, {"phase": phase}, exemplar=at_step)
             self._see("staleness_steps", row.staleness_steps)
         self._workers(table)
 
@@ -293,7 +293,8 @@ class Metrics:
             labels = {"op": entry.op, "backend": entry.backend}
             bucket = str(entry.size_bucket_bytes)
             mean = entry.total_seconds / entry.count
-            self._see("collective_duration_seconds", mean, **labels, size_bucket=bucket)
+            of_size = {"op": entry.op, "backend": entry.backend, "size_bucket": bucket}
+            self._see("collective_duration_seconds", mean, of_size)
             self._add("collective_operations", entry.count, **labels, size_bucket=bucket)
             self._add("collective_bytes", entry.num_bytes, **labels)
             num_bytes, seconds = speeds.get((entry.op, entry.backend), (0.0, 0.0))
@@ -331,7 +332,12 @@ class Metrics:
             self._counters[name].labels(run_id=self._run_id, **labels).inc(value)
 
     def _see(
-        self, name: str, value: float, *, exemplar: dict[str, str] | None = None, **labels: str
+        self,
+        name: str,
+        value: float,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        *,
+        exemplar: dict[str, str] | None = None,
     ) -> None:
         if exemplar and sum(map(len, (*exemplar, *exemplar.values()))) > MAX_EXEMPLAR_CHARACTERS:
             exemplar = None
