@@ -256,7 +256,7 @@ class Metrics:
         self._set("samples_per_second", table.samples_per_second)
         last = max(table.measured, key=lambda worker: _known(table.lateness_seconds[worker]))
         at_step = {"step": str(table.step), "worker": str(last)}
-        self._see("step_duration_seconds", table.step_seconds, exemplar=at_step)
+        self._see("step_duration_seconds", table.step_seconds, {}, exemplar=at_step)
         self._add("exposed_comm_seconds", table.exposed_comm_seconds * table.num_steps)
         rows = table.measured.values()
         hidden = [row.overlapped_comm_seconds for row in rows]
@@ -266,7 +266,7 @@ class Metrics:
             for phase, field in PHASE_FIELDS.items():
                 seconds = getattr(row, field)
                 self._see("phase_duration_seconds", seconds, {"phase": phase}, exemplar=at_step)
-            self._see("staleness_steps", row.staleness_steps)
+            self._see("staleness_steps", row.staleness_steps, {})
         self._workers(table)
 
     def _workers(self, table: StepTable) -> None:
@@ -335,7 +335,7 @@ class Metrics:
         self,
         name: str,
         value: float,
-        labels: Mapping[str, str] = MappingProxyType({}),
+        labels: dict[str, str],
         *,
         exemplar: dict[str, str] | None = None,
     ) -> None:
