@@ -105,6 +105,7 @@ OTHERS = (
     Row(r"pytest .*", Way.READ, "would be a test in itself"),
     Row(r"pip install.*", Way.READ, "needs an index, or what is not released yet"),
     Row(r"(ruff|pre-commit|mypy|lint-imports).*", Way.ELSEWHERE, "test_workflows.py"),
+    Row(r"streamlit run .*", Way.ELSEWHERE, "documentation/test_dashboard.py"),
     Row(r"docker build .*", Way.ELSEWHERE, "deploy/test_images.py"),
     Row(r"docker (push|compose) .*", Way.NOT, "needs Docker, and a registry or the network"),
     Row(r"(kubectl|helm) .*", Way.NOT, KUBERNETES),

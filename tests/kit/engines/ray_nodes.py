@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from tests.kit.checkout import python_path, variables
+from tests.kit.fetched_packages import fetched
 
 VERSION = "2.60.0"
 NICENESS = "RAY_worker_niceness"
@@ -36,20 +37,7 @@ def packages() -> Path:
     Raises:
         subprocess.CalledProcessError: It cannot be had.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    folder = cache / "hetero_hvd" / f"ray-{VERSION}-{python}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
-        words = ["-m", "pip", "install", "--quiet", "--target", str(made), f"ray=={VERSION}"]
-        try:
-            subprocess.run([sys.executable, *words], check=True, capture_output=True)
-            with suppress(OSError):  # another one was faster
-                made.rename(folder)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-    return folder
+    return fetched("ray", VERSION)
 
 
 def environment(**more: str) -> dict[str, str]:
