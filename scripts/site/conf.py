@@ -8,6 +8,7 @@ docs/index.md. Nothing is loaded from other servers, neither when it is built no
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 from pygments.lexers.special import TextLexer
@@ -68,7 +69,15 @@ def _read(_app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(([\w./-]+)\)", first_of, source[0])
 
 
+def _copy_pictures(app: Sphinx, _error: Exception | None) -> None:
+    """Those of HTML in a page, which Sphinx does not look at, stand where the page is read."""
+    shutil.copytree(
+        CHECKOUT / "docs" / "images", app.outdir / "docs" / "images", dirs_exist_ok=True
+    )
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_lexer("csv", TextLexer)
     app.connect("source-read", _read)
+    app.connect("build-finished", _copy_pictures)

@@ -11,6 +11,7 @@ import hetero_hvd
 import hetero_hvd.data
 from tests.documentation.page_commands import PAGES
 from tests.kit.checkout import CHECKOUT, variables
+from tests.kit.screens.moving_picture import MAX_BYTES
 
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -38,6 +39,14 @@ def test_every_link_to_a_heading_leads_to_one(page):
         if anchor not in anchors_of((page.parent / target) if target else page)
     ]
     assert wrong == []
+
+
+def test_pictures_of_html_are_there_and_small():
+    """Those of the README's first screen, for a desk and for a phone."""
+    names = re.findall(r'(?:src|srcset)="(.*?)"', (CHECKOUT / "README.md").read_text())
+    assert len(names) == 2
+    for name in names:
+        assert 10_000 < (CHECKOUT / name).stat().st_size <= MAX_BYTES
 
 
 @pytest.fixture(scope="module")
