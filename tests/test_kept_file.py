@@ -11,7 +11,7 @@ import pytest
 from hetero_hvd.driver.output import console, json_logs
 from hetero_hvd.driver.output.console import WorkerOutput
 from hetero_hvd.kept_file import KeptFile, older
-from hetero_hvd.run.reports.fingerprints import compare
+from hetero_hvd.run.reports.comparing.fingerprints import compare
 from tests.test_disk import Said
 
 

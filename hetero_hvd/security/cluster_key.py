@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import stat
 from pathlib import Path
@@ -13,13 +14,28 @@ KEY_BYTES = 32
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def make_key(path: Path) -> None:
+def make_key(path: Path, *, replaces: bool = False) -> None:
     """Write a fresh 256-bit key as one line of hexadecimal digits, readable by its owner alone.
+
+    Args:
+        path: Where.
+        replaces: Whether it takes the place of one that is there; who reads it meanwhile reads the
+            whole of either.
 
     Raises:
         UserError: The file exists already, or cannot be made.
     """
-    write_secret(path, f"{secrets.token_hex(KEY_BYTES)}\n".encode())
+    content = f"{secrets.token_hex(KEY_BYTES)}\n".encode()
+    if not replaces:
+        write_secret(path, content)
+        return
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    write_secret(fresh, content)
+    try:
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be replaced: {error.strerror}") from error
 
 
 def read_key(path: Path) -> bytes:

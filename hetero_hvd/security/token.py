@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import re
 from pathlib import Path
 
 from hetero_hvd.errors import ConfigError
 from hetero_hvd.security.secret_files import read_secret
+
+logger = logging.getLogger(__name__)
 
 MIN_TOKEN_CHARACTERS = 16
 MAX_TOKEN_BYTES = 4096
@@ -40,6 +43,49 @@ def read_token(path: str | None, setting: str) -> bytes | None:
         needed = f"one line of {MIN_TOKEN_CHARACTERS} or more letters, digits and signs of ASCII"
         raise ConfigError([f"{setting}: {path} must hold {needed}, at most {MAX_TOKEN_BYTES}"])
     return token
+
+
+class TokenFile:
+    """The token of a file, as it is now: who writes another one into it needs no restart.
+
+    Args:
+        path: The file.
+        setting: Which names it, for messages.
+
+    Raises:
+        ConfigError: As `read_token`.
+    """
+
+    def __init__(self, path: str, setting: str) -> None:
+        self._path = path
+        self._setting = setting
+        self._stamp = self._stamped()
+        self._token = read_token(path, setting) or b""
+
+    @property
+    def current(self) -> bytes:
+        """The newest good one; a file that is gone or holds none changes nothing, and is logged."""
+        stamp = self._stamped()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._token = read_token(self._path, self._setting) or self._token
+            except ConfigError as error:
+                logger.warning("the token before holds on: %s", error)
+        return self._token
+
+    def _stamped(self) -> tuple[int, int, int] | None:
+        """Changes with the file; None: it cannot be seen."""
+        try:
+            told = Path(self._path).stat()
+        except OSError:
+            return None
+        return told.st_ino, told.st_mtime_ns, told.st_size
+
+
+def token_file(path: str | None, setting: str) -> TokenFile | None:
+    """The token of a file, if there is one; see `TokenFile`."""
+    return None if path is None else TokenFile(path, setting)
 
 
 def shown_token(authorization: str) -> bytes:

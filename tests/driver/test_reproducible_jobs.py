@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.run.reports.fingerprints import compare
+from hetero_hvd.run.reports.comparing.fingerprints import compare
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 SCRIPT = str(Path(__file__).with_name("reproducible.py"))

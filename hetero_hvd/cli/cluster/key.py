@@ -1,4 +1,4 @@
-"""`hetero-hvd key`: make a cluster key."""
+"""`hetero-hvd key`: make a cluster key, or a token for a page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "path", nargs="?", type=some_path, default=Path("cluster.key"), help="default: cluster.key"
     )
+    command.add_argument(
+        "--replace",
+        action="store_true",
+        help="write a new one in its place: a page takes a new token at once, a cluster key has to "
+        "be copied to all nodes before they are started again",
+    )
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Make it."""
     from hetero_hvd.security.cluster_key import make_key  # noqa: PLC0415 - only this command needs it
 
-    make_key(arguments.path)
-    print(f"{arguments.path}: copy it to each node over a safe way; who has it runs commands there")
+    make_key(arguments.path, replaces=arguments.replace)
+    before = "the one before is refused; " if arguments.replace else ""
+    what = "copy it to each node over a safe way; who has it runs commands there"
+    print(f"{arguments.path}: {before}{what}")
     return 0

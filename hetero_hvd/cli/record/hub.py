@@ -131,7 +131,7 @@ def _http(arguments: argparse.Namespace) -> HubHttp | None:
     from hetero_hvd.hub.service import HubHttp  # noqa: PLC0415
     from hetero_hvd.run.web.access import Access  # noqa: PLC0415
     from hetero_hvd.run.web.server import HttpEnd  # noqa: PLC0415
-    from hetero_hvd.security.token import read_token  # noqa: PLC0415
+    from hetero_hvd.security.token import token_file  # noqa: PLC0415
 
     port = _port("--http-port", arguments.http_port)
     _check_http(arguments, port)
@@ -139,7 +139,7 @@ def _http(arguments: argparse.Namespace) -> HubHttp | None:
         return None
     address = HTTP_ADDRESS if arguments.http_address is None else arguments.http_address
     read, ingest, operate = (
-        read_token(getattr(arguments, f"http_{role}_token_file"), f"--http-{role}-token-file")
+        token_file(getattr(arguments, f"http_{role}_token_file"), f"--http-{role}-token-file")
         for role in ("read", "ingest", "operate")
     )
     certificate = arguments.http_certificate

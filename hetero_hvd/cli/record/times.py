@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime
+from datetime import datetime, time, timedelta
 
 from hetero_hvd.core.digits import whole_number
 from hetero_hvd.core.names import NODE
@@ -65,6 +65,28 @@ def positive(flag: str, text: str) -> int:
     if not number:
         raise UserError(f"{flag}: found {text!r}, must be an integer above 0")
     return number
+
+
+_TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(:[0-5][0-9])?")
+
+
+def moment_of(flag: str, text: str, last_seconds: float) -> float:
+    """Seconds since 1970 of a time; one of day, such as 14:05, is the last one up to a moment.
+
+    Args:
+        flag: For the message.
+        text: As for `time_of`, or a time of day, in this machine's zone.
+        last_seconds: The moment, seconds since 1970; such as 10m are before it.
+
+    Raises:
+        UserError: It is no time.
+    """
+    if _TIME_OF_DAY.fullmatch(text):
+        last = datetime.fromtimestamp(last_seconds)  # noqa: DTZ006 - as people tell the time
+        found = datetime.combine(last, time.fromisoformat(text.zfill(len("14:05"))))
+        return (found if found <= last else found - timedelta(days=1)).timestamp()
+    found_seconds = time_of(flag, text)
+    return found_seconds if found_seconds > 0 else last_seconds + found_seconds
 
 
 def time_of(flag: str, text: str) -> float:

@@ -42,8 +42,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> int:
     """Compare; 1 if the fingerprints of reproducible runs differ."""
     from hetero_hvd.run.records.writer import FILE as CATALOGUE  # noqa: PLC0415
-    from hetero_hvd.run.reports.comparison import as_plain, compared, in_words  # noqa: PLC0415
-    from hetero_hvd.run.reports.fingerprints import FILE, compare  # noqa: PLC0415 - only this command
+    from hetero_hvd.run.reports.comparing.comparison import as_plain, compared, in_words  # noqa: PLC0415
+    from hetero_hvd.run.reports.comparing.fingerprints import FILE, compare  # noqa: PLC0415 - only this command
 
     runs = _runs(arguments)
     recorded = [run for run in runs if (run / CATALOGUE).is_file()]
@@ -89,7 +89,7 @@ def _runs(arguments: argparse.Namespace) -> list[Path]:
 
 
 def _draw(runs: list[Path], *, html: Path | None, plot: Path | None) -> None:
-    from hetero_hvd.run.reports.comparison import compared  # noqa: PLC0415
+    from hetero_hvd.run.reports.comparing.comparison import compared  # noqa: PLC0415
 
     found = compared(runs)
     if html is not None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.cli.lines import add_json, show, show_json
 from hetero_hvd.cli.watch.run_argument import add_run
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError
+
+if TYPE_CHECKING:
+    from hetero_hvd.run.records.reader import Record
 
 MAX_DRAWN_FRAMES = 20_000
 """Of a recording with more, means of ten seconds are drawn; so many are five hours and a half of a
@@ -22,6 +26,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     add_run(command)
     add_json(command, "; unmeasured is null")
+    command.add_argument(
+        "--at",
+        metavar="TIME",
+        help="only what was so then, and why: 14:05 (the last one in the run), "
+        "2026-11-25T14:05, or 10m before its end",
+    )
     command.add_argument(
         "--html", type=some_path, metavar="PATH", help="write one page with interactive plots"
     )
@@ -50,6 +60,9 @@ def act(arguments: argparse.Namespace) -> int:
         _show_recording(arguments.run, as_json=arguments.json)
         return 0
     record = read_run(arguments.run)
+    if arguments.at is not None:
+        _show_moment(record, arguments.at)
+        return 0
     facts, workers, costs = facts_of(record), phases_of(record), costs_of(record)
     advice = beyond_the_verdict(record, costs, arguments.run)
     if arguments.json:
@@ -73,6 +86,18 @@ def act(arguments: argparse.Namespace) -> int:
     for line in (*in_words(workers, record), *nccl_in_words(arguments.run)):
         show(line)
     return 0
+
+
+def _show_moment(record: Record, text: str) -> None:
+    from hetero_hvd.cli.record.times import moment_of  # noqa: PLC0415 - seldom
+    from hetero_hvd.run.reports.facts import facts_of  # noqa: PLC0415
+    from hetero_hvd.run.reports.moment import said_of  # noqa: PLC0415 - only this
+
+    last_seconds = facts_of(record).heard_at
+    if math.isnan(last_seconds):
+        raise UserError("--at: nothing was recorded of this run")
+    for line in said_of(record, moment_of("--at", text, last_seconds)):
+        show(line)
 
 
 def _show_recording(folder: Path, *, as_json: bool) -> None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hetero_hvd.cli.lines import add_json, show, show_json
 from hetero_hvd.cli.table import print_columns
 from hetero_hvd.cli.watch.run_filters import add_filters, chosen
 from hetero_hvd.config.paths import some_path
+from hetero_hvd.errors import UserError
+
+if TYPE_CHECKING:
+    from hetero_hvd.run.reports.catalogue import RecordedRun
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -17,6 +24,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "folder", nargs="?", type=some_path, default=Path("runs"), help="default: runs"
     )
     add_filters(command)
+    command.add_argument(
+        "--delete",
+        action="store_true",
+        help="delete the folders of those that are listed, with their checkpoints; asks first, and "
+        "leaves those that run",
+    )
+    command.add_argument("--yes", action="store_true", help="of --delete: do not ask")
     add_json(command, "; unknown is null")
 
 
@@ -25,10 +39,40 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.run.reports.catalogue import HEADINGS, LEFT_OUT_FIRST, in_table  # noqa: PLC0415
 
     runs = chosen(arguments.folder, arguments)
+    if arguments.yes and not arguments.delete:
+        raise UserError("--yes: is for --delete")
     if arguments.json:
         show_json([run.as_dict() for run in runs])
-        return 0
-    left_out = print_columns(HEADINGS, in_table(runs), left_out_first=LEFT_OUT_FIRST)
-    if left_out:
-        show(f"(no room for {', '.join(left_out)}: | less -S shows all)")
+    else:
+        left_out = print_columns(HEADINGS, in_table(runs), left_out_first=LEFT_OUT_FIRST)
+        if left_out:
+            show(f"(no room for {', '.join(left_out)}: | less -S shows all)")
+    if arguments.delete:
+        _delete(runs, is_agreed=arguments.yes)
     return 0
+
+
+def _delete(runs: Sequence[RecordedRun], *, is_agreed: bool) -> None:
+    """After a yes; a run that goes on, or that cannot be read, stays.
+
+    Raises:
+        UserError: Nobody can be asked.
+        JobError: The disk refuses.
+    """
+    from hetero_hvd.run.records.parts import parts_of  # noqa: PLC0415 - seldom
+    from hetero_hvd.run.records.run_folder import delete_run  # noqa: PLC0415
+
+    ended = [run for run in runs if run.outcome not in ("running", "unreadable")]
+    folders = list(dict.fromkeys(part for run in ended for part in parts_of(run.folder)))
+    if not folders:
+        show("nothing to delete")
+        return
+    if not is_agreed:
+        if not sys.stdin.isatty():
+            raise UserError("--delete: nobody is there to say yes; add --yes")
+        count = "1 folder" if len(folders) == 1 else f"{len(folders)} folders"
+        if input(f"Delete {count} with all checkpoints in them? y/n ").strip().lower() != "y":
+            return
+    for folder in folders:
+        delete_run(folder)
+        show(f"deleted: {folder}")

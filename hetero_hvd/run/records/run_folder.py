@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -100,6 +101,24 @@ def run_part(run: RunIdentity, node: str) -> Iterator[RunFolder]:
             yield RunFolder(path=path, run_id=run.run_id)
             return
     raise JobError(f"{first}: is taken, and so are all that are numbered after it")
+
+
+def delete_run(folder: Path) -> None:
+    """Delete the folder of a run, with all that is in it; what links in it lead to stays.
+
+    Raises:
+        JobError: Another process has it, or the disk refuses.
+    """
+    try:
+        descriptor = lock_folder(folder)
+        if descriptor is None:
+            raise _HeldError(f"{folder}: a job runs in it; it stays")
+        try:
+            shutil.rmtree(folder)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise job_error(f"{folder} cannot be deleted: {error.strerror or error}", error) from error
 
 
 class _TakenError(JobError):

@@ -12,7 +12,7 @@ import msgspec
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.run.records.run_files import private
-from hetero_hvd.run.reports.comparison import ComparedRuns
+from hetero_hvd.run.reports.comparing.comparison import ComparedRuns
 from hetero_hvd.run.reports.series import ReportContent, report_of
 
 FILE = "report.html"

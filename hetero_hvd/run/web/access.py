@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hetero_hvd.config.value_types import is_loopback
-from hetero_hvd.security.token import holds, shown_token
+from hetero_hvd.security.token import TokenFile, holds, shown_token
 
 Role = Literal["read", "ingest", "operate", "queue"]
 
@@ -26,9 +26,9 @@ class Access:
     """
 
     address: str
-    read: bytes | None = None
-    operate: bytes | None = None
-    ingest: bytes | None = None
+    read: TokenFile | None = None
+    operate: TokenFile | None = None
+    ingest: TokenFile | None = None
     origins: tuple[str, ...] = ()
     is_user: Callable[[bytes], bool] | None = None
 
@@ -65,4 +65,4 @@ class Access:
     def _tokens(self, role: Role) -> list[bytes]:
         """Each of which is enough."""
         own = {"read": self.read, "ingest": self.ingest, "operate": None, "queue": None}[role]
-        return [token for token in (own, self.operate) if token is not None]
+        return [token.current for token in (own, self.operate) if token is not None]

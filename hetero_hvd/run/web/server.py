@@ -26,7 +26,7 @@ from hetero_hvd.run.web.scraping.targets import TargetFile
 from hetero_hvd.run.web.source import NAME
 from hetero_hvd.security.connection_limiter import ConnectionLimiter, setting_at_fault
 from hetero_hvd.security.secret_files import read_secret
-from hetero_hvd.security.token import read_token
+from hetero_hvd.security.token import token_file
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CONNECTIONS = 128
@@ -189,8 +189,8 @@ class Web:
         self._target_file = None if output is None else TargetFile(output)
         self._access = Access(
             address=job.http_address,
-            read=read_token(job.http_token_file, "job.http_token_file"),
-            operate=read_token(job.http_operate_token_file, "job.http_operate_token_file"),
+            read=token_file(job.http_token_file, "job.http_token_file"),
+            operate=token_file(job.http_operate_token_file, "job.http_operate_token_file"),
         )
         self._door = ConnectionLimiter("http", MAX_STRANGERS)
         self._answers: Answers | None = None

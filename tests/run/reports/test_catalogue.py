@@ -11,6 +11,7 @@ from hetero_hvd.cli import main
 from hetero_hvd.cli.watch.run_filters import STATES
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Evaluated, Finished, RunEnded, RunStarted, WorkerId
+from hetero_hvd.run.records.run_folder import run_folder
 from hetero_hvd.run.records.writer import Recorder
 from hetero_hvd.run.reports.catalogue import choose, in_table, recorded_runs
 from hetero_hvd.run.reports.facts import OUTCOMES
@@ -235,3 +236,25 @@ def test_a_wrong_question_has_exit_code_2(folder, capsys, more):
     assert main(["runs", str(folder), *more]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no such column: nonsense" in line
+
+
+@pytest.mark.parametrize(
+    "case", [("y", [], False), ("n", [], True), (None, ["--yes"], False), (None, [], True)]
+)
+def test_runs_are_deleted_after_a_yes(tmp_path, capsys, monkeypatch, case):
+    """Those that are listed; one that goes on, and one that cannot be read, stay."""
+    answer, more, stays = case
+    for name in ("over", "other"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, JOINED, RunEnded(exit_code=0, reason="done"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.sqlite").write_bytes(b"nothing of the kind" * 100)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: answer is not None)
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    with run_folder(str(tmp_path / "runs"), None) as held:
+        write(held.path, JOINED)
+        chosen = ["runs", str(tmp_path), "--where", "folder != 'other'", "--delete", *more]
+        assert main(chosen) == (2 if answer is None and not more else 0)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"other", "broken", "runs", *(["over"] if stays else [])}
+    assert ("deleted: " in capsys.readouterr().out) is not stays

@@ -6,7 +6,7 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.errors import JobError
-from hetero_hvd.run.reports.fingerprints import compare
+from hetero_hvd.run.reports.comparing.fingerprints import compare
 
 
 def write(folder, digests, **more):
