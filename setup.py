@@ -72,6 +72,7 @@ setup(
             "gcsfs>=2024.12",
             # Helm itself, as a library; others would have to build it with Go.
             "helm-python-sdk>=0.2.2,<0.3; platform_machine == 'x86_64'",
+            "grafana-foundation-sdk==1769699520!11.4.0",  # the types of Grafana 11.4
             "hypothesis>=6.90",
             "import-linter>=2.0",
             "jsonschema>=4.18",  # for schemas of our own

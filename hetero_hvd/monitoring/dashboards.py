@@ -1,172 +1,109 @@
-"""Grafana dashboards as plain data: one table of panels, one shape around it.
+"""Grafana dashboards as plain data: the shape around the panels, for Grafana 11.
 
-grafana-foundation-sdk is not used: its versions carry an epoch of build time, so that no lower
-bound can be stated, and all we need is a title, a query and a unit.
+grafana-foundation-sdk does not build them: its versions carry an epoch of build time, so that no
+lower bound can be stated. It reads them in a test, as Grafana's own types.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from hetero_hvd.monitoring.gpu_rules import RECORDED
+from hetero_hvd.monitoring.panels import (
+    BAD,
+    GOOD,
+    PANELS,
+    RUN,
+    STATE_COLORS,
+    P,
+    Panel,
+    PanelKind,
+    Query,
+)
 
 SOURCE = {"type": "prometheus", "uid": "${source}"}
-RUN = '{run_id="$run"}'
-ONE = '{run_id="$run",worker="$worker"}'
-NODE = '{node=~"$node"}'
-DEVICE = "{{node}} GPU {{device}}"
-WAY = "{{node}} {{direction}}"
-NODE_MAX = "max by (node)"  # several runs may tell of one node
-WAY_MAX = "max by (node, direction)"
-P = "hetero_hvd_"
-G = RECORDED
-Panel = tuple[str, str, str, str]
-"""Title, query, unit, legend."""
+COLUMNS = 24
+"""Of Grafana's grid."""
 
-PHASES = '{run_id="$run",phase!="h2d"}'  # an old label: metrics.PHASE_FIELDS
-PHASE_SECONDS = (
-    f"rate({P}phase_duration_seconds_sum{PHASES}[1m])"
-    f" / (rate({P}phase_duration_seconds_count{PHASES}[1m]) > 0)"
-)
 
-MEAN_SECONDS = (
-    f"rate({P}collective_duration_seconds_sum{RUN}[1m])"
-    f" / (rate({P}collective_duration_seconds_count{RUN}[1m]) > 0)"
-)
+class Variable(NamedTuple):
+    """Of a dashboard; several values may be chosen.
 
-PANELS: dict[str, tuple[Panel, ...]] = {
-    "cluster": (
-        ("Workers", f"{P}world_size", "short", "{{run_id}}"),
-        ("Samples per second", f"sum by (run_id) (rate({P}samples_total[1m]))", "ops", ""),
-        ("CPU in use", f"{NODE_MAX} ({P}node_cpu_use_ratio{NODE})", "percentunit", "{{node}}"),
-        (
-            "Node memory in use",
-            f"{NODE_MAX} ({P}node_memory_used_bytes{NODE})",
-            "bytes",
-            "{{node}}",
-        ),
-        ("Network", f"{WAY_MAX} ({P}node_network_bytes_per_second{NODE})", "Bps", WAY),
-        ("Disk", f"{WAY_MAX} ({P}node_disk_bytes_per_second{NODE})", "Bps", WAY),
-        ("GPU in use", f"{G}use_ratio{NODE}", "percentunit", DEVICE),
-        ("GPU memory in use", f"{G}memory_used_bytes{NODE}", "bytes", DEVICE),
-        (
-            "GPU memory moves data, part of the time",
-            f"{G}dram_active_ratio{NODE}",
-            "percentunit",
-            DEVICE,
-        ),
-        ("GPU temperature", f"{G}temperature_celsius{NODE}", "celsius", DEVICE),
-        ("GPU power", f"{G}power_watts{NODE}", "watt", DEVICE),
-        (
-            "GPU throttled, part of the time",
-            f"{G}throttled_ratio{NODE}",
-            "percentunit",
-            DEVICE + " {{reason}}",
-        ),
-        ("GPU errors, last ten minutes", f"{G}new_errors{NODE}", "short", DEVICE + " {{kind}}"),
-        ("Sampling", f"{NODE_MAX} ({P}node_sample_duration_seconds{NODE})", "s", "{{node}}"),
-        ("Queue: jobs", f"{P}queue_jobs", "short", "{{pool}} {{state}}"),
-        ("Queue: devices", f"{P}queue_devices", "short", "{{pool}} {{state}}"),
-        ("Queue: longest wait", f"{P}queue_longest_wait_seconds", "s", "{{pool}}"),
-        (
-            "Queue: wait of those started in the last hour, 95th percentile",
-            f"histogram_quantile(0.95, sum by (pool, le) (rate({P}queue_wait_seconds_bucket[1h])))",
-            "s",
-            "{{pool}}",
-        ),
-        (
-            "Queue: jobs that have ended in the last hour",
-            f"sum by (outcome) (increase({P}queue_jobs_ended_total[1h]))",
-            "short",
-            "{{outcome}}",
-        ),
-        (
-            "Queue: devices that a user has, as of the fastest kind",
-            f"sum by (user) (rate({P}queue_device_seconds_total[5m]))",
-            "short",
-            "{{user}}",
-        ),
-    ),
-    "run": (
-        ("Samples per second", f"rate({P}samples_total{RUN}[1m])", "ops", ""),
-        (
-            "Step, 95th percentile",
-            f"histogram_quantile(0.95, rate({P}step_duration_seconds_bucket{RUN}[1m]))",
-            "s",
-            "",
-        ),
-        ("Shares", f"{P}worker_local_batch_size{RUN}", "short", "{{worker}}"),
-        ("Imbalance", f"{P}load_imbalance_ratio{RUN}", "percentunit", ""),
-        ("Goodput", f"{P}goodput_ratio{RUN}", "percentunit", ""),
-        ("Stragglers", f"{P}stragglers{RUN}", "short", "{{cause}}"),
-        ("Devices that the guard has drained", f"{P}guard_drained_devices{RUN}", "short", ""),
-        (
-            "Devices that ail, last ten minutes",
-            f"increase({P}guard_episodes_total{RUN}[10m])",
-            "short",
-            "{{reason}}",
-        ),
-        ("Decisions", f"increase({P}balancer_decisions_total{RUN}[1m])", "short", "{{action}}"),
-    ),
-    "worker": (
-        ("Busy", f"{P}worker_busy_seconds{ONE}", "s", ""),
-        ("Step", f"{P}worker_step_seconds{ONE}", "s", ""),
-        ("Data wait", f"{P}worker_data_wait_seconds{ONE}", "s", ""),
-        ("Lateness", f"{P}worker_lateness_seconds{ONE}", "s", ""),
-        ("Speed against the fastest", f"{P}worker_speed_ratio{ONE}", "percentunit", ""),
-        ("Memory left", f"{P}worker_memory_headroom_ratio{ONE}", "percentunit", ""),
-        ("Share", f"{P}worker_local_batch_size{ONE}", "short", ""),
-        ("Rank", f"{P}worker_rank{ONE}", "short", ""),
-    ),
-    "collectives": (
-        (
-            "Exposed communication, part of the time",
-            f"rate({P}exposed_comm_seconds_total{RUN}[1m])",
-            "percentunit",
-            "",
-        ),
-        (
-            "Phases, mean",
-            PHASE_SECONDS,
-            "s",
-            "{{phase}}",
-        ),
-        (
-            "Hidden communication, part of the time",
-            f"rate({P}overlapped_comm_seconds_total{RUN}[1m])",
-            "percentunit",
-            "",
-        ),
-        (
-            "Operations",
-            f"rate({P}collective_operations_total{RUN}[1m])",
-            "ops",
-            "{{op}} {{backend}} {{size_bucket}} B",
-        ),
-        (
-            "Duration, mean",
-            MEAN_SECONDS,
-            "s",
-            "{{op}} {{backend}} {{size_bucket}} B",
-        ),
-        ("Bytes", f"rate({P}collective_bytes_total{RUN}[1m])", "Bps", "{{op}} {{backend}}"),
-        (
-            "Bus bandwidth",
-            f"{P}collective_bus_bandwidth_bytes_per_second{RUN}",
-            "Bps",
-            "{{op}} {{backend}}",
-        ),
-        ("Who is waited for", f"{P}worker_lateness_seconds{RUN}", "s", "{{worker}}"),
-    ),
-}
+    Attributes:
+        label: For people.
+        query: Of Grafana's Prometheus source.
+        regex: What of an answer is its text, and what its value; empty: all.
+        sort: As Grafana numbers the ways: 1 by letters, 3 by numbers.
+    """
+
+    label: str
+    query: str
+    regex: str = ""
+    sort: int = 1
+
+
 VARIABLES = {
-    "run": f"label_values({P}world_size, run_id)",
-    "worker": f'label_values({P}worker_rank{{run_id="$run"}}, worker)',
-    "node": f"label_values({P}node_load, node)",
+    "run": Variable("Run", f"label_values({P}run_info, run)"),
+    "worker": Variable(
+        "Rank and worker",
+        f"query_result({P}worker_rank{RUN})",
+        r'/worker="(?<value>[^"]+)".*} (?<text>\d+) /',
+        sort=3,
+    ),
+    "node": Variable("Node", f"label_values({P}node_load, node)"),
 }
 ANNOTATIONS = {
     "resets": f"changes({P}rendezvous_id{RUN}[1m]) > 0",
-    "plan changes": f'increase({P}balancer_decisions_total{{run_id="$run",action="move"}}[1m]) > 0',
+    "plan changes": f'increase({P}balancer_decisions_total{{run=~"$run",action="move"}}[1m]) > 0',
+}
+WANTED = {"cluster": ("run", "node"), "worker": ("run", "worker")}
+
+LAST = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+OPTIONS: dict[PanelKind, dict[str, Any]] = {
+    "stat": {
+        "reduceOptions": LAST,
+        "colorMode": "value",
+        "graphMode": "area",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "textMode": "auto",
+    },
+    "gauge": {
+        "reduceOptions": LAST,
+        "orientation": "auto",
+        "showThresholdLabels": False,
+        "showThresholdMarkers": True,
+    },
+    "table": {"showHeader": True, "cellHeight": "sm"},
+    "state-timeline": {
+        "mergeValues": True,
+        "showValue": "auto",
+        "alignValue": "left",
+        "rowHeight": 0.8,
+        "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
+        "tooltip": {"mode": "single", "sort": "none"},
+    },
+    "heatmap": {
+        "calculate": False,
+        "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5,
+                  "fill": "dark-orange", "reverse": False},
+        "cellGap": 1,
+        "showValue": "never",
+        "rowsFrame": {"layout": "auto"},
+        "filterValues": {"le": 1e-9},
+        "yAxis": {"unit": "s", "axisPlacement": "left"},
+        "legend": {"show": True},
+        "tooltip": {"mode": "single", "yHistogram": True, "showColorScale": True},
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+    },
+    "timeseries": {
+        "legend": {"showLegend": True, "displayMode": "table", "placement": "bottom",
+                   "calcs": ["lastNotNull", "max"]},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+}  # fmt: skip
+CUSTOM: dict[PanelKind, dict[str, Any]] = {
+    "timeseries": {"lineWidth": 1, "fillOpacity": 5, "showPoints": "auto", "spanNulls": False},
+    "state-timeline": {"lineWidth": 0, "fillOpacity": 70},
 }
 
 
@@ -176,51 +113,134 @@ def dashboards() -> dict[str, dict[str, Any]]:
 
 
 def _dashboard(name: str) -> dict[str, Any]:
-    wanted = {"cluster": ("node",), "worker": ("run", "worker")}.get(name, ("run",))
-    marks = ANNOTATIONS if "run" in wanted else {}
+    wanted = WANTED.get(name, ("run",))
     return {
         "uid": f"hetero-hvd-{name}",
         "title": f"hetero_hvd: {name}",
         "tags": ["hetero_hvd"],
-        "schemaVersion": 38,
+        "schemaVersion": 40,
         "refresh": "5s",
         "time": {"from": "now-30m", "to": "now"},
-        "templating": {"list": [_source(), *(_variable(variable) for variable in wanted)]},
-        "annotations": {"list": [_mark(title, query) for title, query in marks.items()]},
-        "panels": [_panel(number, *panel) for number, panel in enumerate(PANELS[name])],
+        "graphTooltip": 1,
+        "links": [_others()],
+        "templating": {"list": [_source(), *map(_variable, wanted)]},
+        "annotations": {"list": [_mark(title, query) for title, query in ANNOTATIONS.items()]},
+        "panels": _placed(PANELS[name]),
+    }
+
+
+def _others() -> dict[str, Any]:
+    """The way to the other dashboards, with what is chosen here."""
+    return {
+        "type": "dashboards",
+        "title": "hetero_hvd",
+        "tags": ["hetero_hvd"],
+        "icon": "external link",
+        "tooltip": "",
+        "url": "",
+        "asDropdown": False,
+        "targetBlank": False,
+        "includeVars": True,
+        "keepTime": True,
     }
 
 
 def _source() -> dict[str, Any]:
-    return {"name": "source", "type": "datasource", "query": "prometheus"}
+    return {"name": "source", "label": "Source", "type": "datasource", "query": "prometheus"}
 
 
 def _variable(name: str) -> dict[str, Any]:
-    is_many = name == "node"
+    found = VARIABLES[name]
     return {
         "name": name,
+        "label": found.label,
         "type": "query",
         "datasource": SOURCE,
-        "query": {"query": VARIABLES[name], "refId": name},
+        "query": {"query": found.query, "refId": name},
+        "regex": found.regex,
         "refresh": 2,
-        "includeAll": is_many,
-        "multi": is_many,
+        "sort": found.sort,
+        "includeAll": True,
+        "allValue": ".*",
+        "multi": True,
+        "current": {"text": "All", "value": "$__all"},
     }
 
 
 def _mark(title: str, query: str) -> dict[str, Any]:
-    return {"name": title, "datasource": SOURCE, "enable": True, "expr": query, "step": "5s"}
+    color = {"iconColor": "blue"}
+    return {"name": title, "datasource": SOURCE, "enable": True, "expr": query, **color}
 
 
-def _panel(number: int, title: str, query: str, unit: str, legend: str) -> dict[str, Any]:
-    return {
-        "id": number + 1,
-        "type": "timeseries",
-        "title": title,
+def _placed(panels: tuple[Panel, ...]) -> list[dict[str, Any]]:
+    """One beside the other, from top left on, as long as a row has room."""
+    found, x, y, height = [], 0, 0, 0
+    for number, panel in enumerate(panels, 1):
+        if x + panel.width > COLUMNS:
+            x, y, height = 0, y + height, 0
+        place = {"x": x, "y": y, "w": panel.width, "h": panel.height}
+        found.append({"id": number, "gridPos": place, **_panel(panel)})
+        x, height = x + panel.width, max(height, panel.height)
+    return found
+
+
+def _panel(panel: Panel) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.description,
         "datasource": SOURCE,
-        "gridPos": {"x": 12 * (number % 2), "y": 8 * (number // 2), "w": 12, "h": 8},
-        "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
-        "targets": [
-            {"refId": "A", "datasource": SOURCE, "expr": query, "legendFormat": legend or "__auto"}
-        ],
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "options": OPTIONS[panel.kind],
+        "targets": [_target(panel, number, each) for number, each in enumerate(panel.queries)],
     }
+    if panel.kind == "table":
+        names = {f"Value #{_letter(n)}": each.legend for n, each in enumerate(panel.queries)}
+        organize = {"excludeByName": {"Time": True}, "renameByName": names}
+        content["transformations"] = [
+            {"id": "merge", "options": {}},
+            {"id": "organize", "options": organize},
+        ]
+    return content
+
+
+def _defaults(panel: Panel) -> dict[str, Any]:
+    colors = [BAD if panel.is_less_worse else GOOD, *(color for _, color in panel.thresholds)]
+    values = [None, *(value for value, _ in panel.thresholds)]
+    steps = [{"value": v, "color": c} for v, c in zip(values, colors, strict=True)]
+    found: dict[str, Any] = {
+        "unit": panel.unit,
+        "thresholds": {"mode": "absolute", "steps": steps},
+        "custom": dict(CUSTOM.get(panel.kind, {})),
+    }
+    if panel.kind == "timeseries" and panel.thresholds:
+        found["custom"]["thresholdsStyle"] = {"mode": "dashed"}
+    if panel.maximum is not None:
+        found |= {"min": 0, "max": panel.maximum}
+    if panel.kind == "state-timeline":
+        states = {
+            str(number): {"text": state, "color": color, "index": number}
+            for number, (state, color) in enumerate(STATE_COLORS.items(), 1)
+        }
+        found["mappings"] = [{"type": "value", "options": states}]
+    if panel.kind in ("stat", "gauge") and panel.thresholds:
+        found["color"] = {"mode": "thresholds"}
+    return found
+
+
+def _target(panel: Panel, number: int, query: Query) -> dict[str, Any]:
+    found = {
+        "refId": _letter(number),
+        "datasource": SOURCE,
+        "expr": query.expr,
+        "legendFormat": query.legend,
+    }
+    if panel.kind == "table":
+        found |= {"format": "table", "instant": True, "range": False}
+    if panel.kind == "heatmap":
+        found |= {"format": "heatmap", "exemplar": True}
+    return found
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number)

@@ -15,6 +15,7 @@ from hetero_hvd.run.web.scraping.targets import TARGETS
 ALERTMANAGER = "localhost:9093"
 """Its usual place, beside Prometheus."""
 
+SCRAPE_INTERVAL = "5s"
 SOON = {"refresh_interval": "5s"}
 """So long a run that has come may go unseen."""
 
@@ -101,7 +102,7 @@ def _prometheus(
         place = {"job_name": "hetero_hvd_hub", "scheme": scheme}
         hubs = [{**place, "static_configs": [{"targets": [target]}], **client}]
     return {
-        "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
+        "global": {"scrape_interval": SCRAPE_INTERVAL, "evaluation_interval": SCRAPE_INTERVAL},
         "rule_files": ["gpu_rules.yml", "rules.yml"],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [ALERTMANAGER]}]}]},
         "scrape_configs": [runs, *hubs],
@@ -113,8 +114,15 @@ def _under(address: str, path: str) -> str:
 
 
 def _datasource() -> dict[str, Any]:
-    source = {"name": "Prometheus", "type": "prometheus", "access": "proxy", "isDefault": True}
-    return {"apiVersion": 1, "datasources": [{**source, "url": "http://localhost:9090"}]}
+    source: dict[str, Any] = {
+        "name": "Prometheus",
+        "type": "prometheus",
+        "access": "proxy",
+        "isDefault": True,
+    }
+    # From it follows what $__rate_interval is.
+    source |= {"url": "http://localhost:9090", "jsonData": {"timeInterval": SCRAPE_INTERVAL}}
+    return {"apiVersion": 1, "datasources": [source]}
 
 
 def _provider(path: str) -> dict[str, Any]:
