@@ -98,6 +98,7 @@ class SimulatedJob:
         global_batch_size: Samples per step.
         overhead_seconds: Of each step.
         noise_ratio: Of each part of each step, log-normal.
+        reduction_seconds: Of each step, where there are several workers.
         staleness_bound: Steps that may be under way: a worker that is slow now and then is waited
             for less.
         seed: Of the noise.
@@ -110,6 +111,7 @@ class SimulatedJob:
     global_batch_size: int
     overhead_seconds: float = 0.01
     noise_ratio: float = 0.02
+    reduction_seconds: float = 0.001
     staleness_bound: int = 0
     seed: int = 0
     names: tuple[str, ...] = ()
@@ -159,7 +161,7 @@ class SimulatedJob:
         stops = [{name: row.pop(name) for name in STOPS if name in row} for row in rows]
         begun = [max(at, self._may_begin()) for at in self._ready_at]
         ready = [at + sum(row.values()) for at, row in zip(begun, rows, strict=True)]
-        applied = max(ready) + 0.001
+        applied = max(ready) + (self.reduction_seconds if len(ready) > 1 else 0.0)
         self._applied_at.append(applied)
         for index, row in enumerate(rows):
             end = ready[index] if self.staleness_bound else applied

@@ -14,6 +14,9 @@ Kind = Literal["placement", "limit", "memory", "recurring", "idle"]
 WORTH_RATIO, WORTH_SECONDS = 0.05, 600.0
 """What brings less than both is not worth a person's time; who asks may want other bounds."""
 
+GAIN_ERROR = 0.05
+"""An interval of a gain that is measured is wrong so often, and so never in more than 1 of 10."""
+
 _MORE = {"speed": "faster", "money": "cheaper per sample", "energy": "less energy per sample"}
 _LESS = {"speed": "slower", "money": "dearer per sample", "energy": "more energy per sample"}
 
@@ -53,8 +56,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
             when the same is found again. Empty: it cannot be declined.
         what: What to do, as an imperative.
         evidence: What it stands on, in words with figures; never empty.
-        gains: What it would change, what is gained first; empty: something else than speed, money
-            or energy is at stake.
+        gains: What it would change, what is gained first; each interval is to hold what it brings
+            in 9 of 10 cases at least. Empty: that is not known, which people are told, too.
         command: A line for a shell that tries it, or shows more; empty: it is done in the script.
         unknown: What could make it wrong, in words.
         idle_seconds: Of a device, in which it could do something else; 0: no such thing is said.

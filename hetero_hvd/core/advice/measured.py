@@ -7,13 +7,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Gain, Goal
+from hetero_hvd.core.advice.advice import GAIN_ERROR, WORTH_RATIO, Advice, Gain, Goal
 from hetero_hvd.core.advice.race import ratio_of
 from hetero_hvd.messages import PlacementTried, TrialReported
-
-GAIN_ERROR = 0.2
-"""The interval of a gain holds the truth in 80 %, as that of a prediction does."""
-
 
 HEAD = ("placement", "samples/s", "predicted", "cost/1M", "J/sample", "steps", "verdict")
 

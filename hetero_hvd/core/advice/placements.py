@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import pvariance
 
-from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Gain, Goal
+from hetero_hvd.core.advice.advice import GAIN_ERROR, WORTH_RATIO, Advice, Gain, Goal
+from hetero_hvd.core.advice.race import student
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.cost.placement import (
     DISTINCT_RATIO,
     ShareTime,
+    flattest_line,
+    is_varied,
     line_through,
     step_seconds,
 )
@@ -36,9 +39,6 @@ MIN_INTERVALS = 3
 
 MAX_BLOCKS = 20
 """A worker's intervals are left out in at most so many blocks: neighbours are alike."""
-
-WIDTH = 1.2816
-"""An interval of so many standard deviations to both sides holds 80 % of a normal distribution."""
 
 Figures = Mapping[Goal, float]
 
@@ -117,9 +117,10 @@ def placements(
 
     How certain: each block of intervals is left out once, and the curves and plans are made again
     (jackknife, Tukey 1958), which gives the standard deviation of the gain. At the lower end of its
-    interval fewer workers wait as long for reductions as all do, at the upper end for none; and all
-    together are as fast as was measured, or as the curves say, whichever is worse or
-    better.
+    interval fewer workers wait as long for reductions as all do, at the upper end for none. Where a
+    worker's shares tell nothing of what of its time does not depend on them, all of it does at the
+    lower end, and none at the upper one. All together are as fast as was measured, or as the curves
+    say, whichever is worse or better.
 
     Args:
         run: What was measured; `problem` must be empty.
@@ -184,20 +185,23 @@ def _gains(run: MeasuredJob, nodes: Sequence[str]) -> dict[Goal, Gain]:
 
     models = {worker: line_through(rows) for worker, rows in run.times.items()}
     without = [gain(part, run.exposed_seconds) for part in _without_a_block(run.times)]
-    deviations = {
-        goal: math.sqrt((len(without) - 1) * pvariance([each[goal] for each in without]))
+    freedom = len(without) - 1
+    widths = {
+        goal: student(1.0 - GAIN_ERROR / 2, freedom)
+        * math.sqrt(freedom * pvariance([each[goal] for each in without]))
         for goal in without[0]
     }
     # As much faster all are in truth than the curves say, so much less is gained.
     modelled = run.figures(run.nodes, models, run.exposed_seconds)["speed"]
     faster = run.samples_per_second / modelled
     faster = faster if math.isfinite(faster) and faster > 0 else 1.0
-    worst, best = gain(models, run.exposed_seconds), gain(models, 0.0)
+    flattest = {worker: flattest_line(rows) for worker, rows in run.times.items()}
+    worst, best = gain(models, run.exposed_seconds), gain(flattest, 0.0)
     return {
         goal: Gain(
             goal=goal,
-            low=_against(goal, worst[goal], max(1.0, faster)) - WIDTH * deviations[goal],
-            high=_against(goal, best[goal], min(1.0, faster)) + WIDTH * deviations[goal],
+            low=_against(goal, worst[goal], max(1.0, faster)) - widths[goal],
+            high=_against(goal, best[goal], min(1.0, faster)) + widths[goal],
         )
         for goal in worst
     }
@@ -253,6 +257,11 @@ def _advice(run: MeasuredJob, nodes: Sequence[str], gains: Sequence[Gain], comma
         unknown.append("what a node that is left out draws meanwhile")
     if grown := [str(worker) for worker in staying if _is_beyond(run, worker, staying)]:
         unknown.append(f"{', '.join(grown)} would have larger shares than were measured")
+    if steady := [str(each) for each in staying if not is_varied(run.times[each])]:
+        unknown.append(
+            f"how much longer a step of {', '.join(steady)} takes with more samples: at most in "
+            "proportion, at least not"
+        )
     return Advice(
         kind="placement",
         id=f"placement:{'+'.join(left_out)}",

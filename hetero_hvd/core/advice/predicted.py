@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from hetero_hvd.core.advice.advice import Goal
-from hetero_hvd.core.advice.placements import WIDTH, MeasuredJob, sets_of
+from hetero_hvd.core.advice.placements import MeasuredJob, sets_of
 from hetero_hvd.core.cost.placement import ShareTime, line_through
 
 MODEL_RATIO = 0.1
 """A prediction may be off by so much, beside the noise of what it is made of."""
+
+WIDTH = 1.2816
+"""An interval of so many standard errors to both sides holds 80 % of a normal distribution."""
 
 MAX_NODES = 6
 """See `sets_of`: the driver has other things to do."""

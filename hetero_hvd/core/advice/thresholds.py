@@ -11,7 +11,6 @@ from typing import NamedTuple
 from hetero_hvd.core.advice import (
     advice,
     machines,
-    measured,
     placement_trial,
     placements,
     predicted,
@@ -44,8 +43,8 @@ THRESHOLDS = (
     Threshold("least idle time", f"{advice.WORTH_SECONDS / 60:.0f} min", f"{CHOICE} (`--worth`)"),
     Threshold(
         "interval of a gain",
-        f"± {placements.WIDTH} standard deviations",
-        "80 % of a normal distribution; jackknife (Tukey 1958)",
+        f"{1 - advice.GAIN_ERROR:.0%}",
+        "Student (1908), of a jackknife (Tukey 1958) or of a trial's pairs of one round",
     ),
     Threshold(
         "sets of nodes are judged",
@@ -67,18 +66,13 @@ THRESHOLDS = (
     ),
     Threshold(
         "a prediction of a trial",
-        f"± {predicted.MODEL_RATIO:.0%}, and {placements.WIDTH} standard errors",
+        f"± {predicted.MODEL_RATIO:.0%}, and {predicted.WIDTH} standard errors",
         CHOICE,
     ),
     Threshold(
         "what a trial says is wrong",
         f"in {race.ERROR:.0%} of trials at most, by {race.MIN_PAIRS} rounds or more",
         "Student (1908), Bonferroni; races (Maron and Moore 1994)",
-    ),
-    Threshold(
-        "interval of a measured gain",
-        f"{1 - measured.GAIN_ERROR:.0%}",
-        "Student (1908), of pairs of one round",
     ),
     Threshold(
         "a visit of a trial",
@@ -98,6 +92,11 @@ THRESHOLDS = (
         f"{CHOICE}: a rule, which no probability is promised of",
     ),
     Threshold("given up in vain", f"after {placement_trial.MAX_VOID} visits", CHOICE),
+    Threshold(
+        "what is lost, at most",
+        f"{verdicts.STEP_ERROR_RATIO:.0%} more than was measured",
+        CHOICE,
+    ),
     Threshold(
         "a node is slow again",
         f"{verdicts.MIN_RUNS} runs, {verdicts.MIN_RUNS_RATIO:.0%} of its runs",

@@ -18,6 +18,10 @@ MIN_RUNS_RATIO = 0.5
 """And in so large a part of those in which it took part."""
 
 
+STEP_ERROR_RATIO = 0.02
+"""A step's time is known to so much: who takes all away that is lost may gain that more."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """A run as far as it is needed here.
@@ -46,12 +50,13 @@ def limits(findings: Sequence[Finding]) -> Iterator[Advice]:
                 evidence=(finding.words,),
             )
         elif finding.is_problem and finding.next_step and finding.max_gain_ratio is not None:
+            most = (1.0 + finding.max_gain_ratio) * (1.0 + STEP_ERROR_RATIO) - 1.0
             yield Advice(
                 kind="limit",
                 id=f"limit:{finding.kind}:{_place(finding)}",
                 what=finding.next_step,
                 evidence=(finding.words,),
-                gains=(Gain(goal="speed", low=0.0, high=finding.max_gain_ratio),),
+                gains=(Gain(goal="speed", low=0.0, high=most),),
                 unknown=("how much of that time it takes away",),
             )
 
@@ -70,8 +75,6 @@ def recurring(runs: Sequence[Judgement]) -> Iterator[Advice]:
     for node, found in sorted(slow.items()):
         if len(found) < MIN_RUNS or len(found) < MIN_RUNS_RATIO * present[node]:
             continue
-        ratios = [_lost_ratio(finding, seconds[name]) for name, finding in found.items()]
-        known = sorted(ratio for ratio in ratios if math.isfinite(ratio))
         causes = sorted({finding.cause for finding in found.values()})
         only = causes[0] if len(causes) == 1 else "unknown"
         yield Advice(
@@ -79,9 +82,11 @@ def recurring(runs: Sequence[Judgement]) -> Iterator[Advice]:
             id=f"recurring:{node}",
             what=f"{_advice_against(only, node)}: {node} was slow in {len(found)} runs "
             f"of {present[node]}",
-            evidence=tuple(f"{name}: {finding.words}" for name, finding in found.items()),
-            gains=(Gain(goal="speed", low=known[0], high=known[-1]),) if known else (),
-            unknown=("whether it is slow in the next run, too",),
+            evidence=tuple(
+                f"{name}: {finding.words}{_lost(finding, seconds[name])}"
+                for name, finding in found.items()
+            ),
+            unknown=("whether it is slow in the next run, too, and by how much",),
         )
 
 
@@ -96,7 +101,10 @@ def _advice_against(cause: str, node: str) -> str:
     return slow_by.advice.format(node=node)
 
 
-def _lost_ratio(finding: Finding, seconds: float) -> float:
-    """By how much faster the run would have been; NaN: not known."""
+def _lost(finding: Finding, seconds: float) -> str:
+    """What part of a run it has cost, since it was noticed; empty: not known.
+
+    How slow it is differs from run to run: what it would cost in the next one is not promised.
+    """
     lost = finding.evidence.get("cost_seconds", math.nan)
-    return lost / (seconds - lost) if lost < seconds else math.nan
+    return f", {lost / seconds:.0%} of the run" if lost < seconds else ""

@@ -67,6 +67,21 @@ def line_through(rows: Sequence[ShareTime]) -> StepTimeModel:
     return StepTimeModel(overhead_seconds=seconds - slope * share, seconds_per_sample=slope)
 
 
+def flattest_line(rows: Sequence[ShareTime]) -> StepTimeModel:
+    """As `line_through`; where there is but one share, a step takes as long with more samples.
+
+    Both are the ends of what is possible then: nothing, or all of its time, depends on the share.
+    """
+    line = line_through(rows)
+    if is_varied(rows):
+        return line
+    steps = math.fsum(row.num_steps for row in rows)
+    share = math.fsum(row.num_steps * row.share for row in rows) / steps
+    slope = 1e-3 * line.seconds_per_sample  # a planner wants some
+    overhead = line.overhead_seconds + (line.seconds_per_sample - slope) * share
+    return StepTimeModel(overhead_seconds=overhead, seconds_per_sample=slope)
+
+
 def is_varied(rows: Sequence[ShareTime]) -> bool:
     """Whether its shares tell what of a step's time does not depend on them."""
     smallest, largest = min(row.share for row in rows), max(row.share for row in rows)

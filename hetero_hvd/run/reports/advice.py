@@ -105,6 +105,8 @@ def in_words(said: Advised) -> Iterator[str]:
     for number, advice in enumerate(said.advice, 1):
         yield f"{number}. {advice}"
         yield from (f"   as      {line}" for line in advice.evidence)
+        if not advice.gains:
+            yield "   gain    not known"
         yield from (f"   unknown {line}" for line in advice.unknown)
         if advice.command:
             yield f"   try     {advice.command}"

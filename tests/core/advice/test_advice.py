@@ -149,7 +149,8 @@ def test_who_is_slow_in_many_runs_is_told(runs, told):
     assert len(found) == len(told)
     for advice_, words in zip(found, told, strict=True):
         assert advice_.what.startswith(words)
-        assert (advice_.gains[0].low, advice_.gains[0].high) == (0.1, 0.1)
+        assert not advice_.gains, "how slow it is next time is not known"
+        assert all("9% of the run" in line for line in advice_.evidence)
         assert len(advice_.evidence) == len(runs)
 
 
@@ -157,7 +158,7 @@ def test_what_a_slow_node_has_cost_is_told_where_it_is_known():
     """A run whose length was not measured gives none, nor one that is shorter than the loss."""
     for seconds in (math.nan, 5.0):
         (found,) = recurring([judged(n, slow("a"), seconds=seconds) for n in "12"])
-        assert not found.gains
+        assert not any("of the run" in line for line in found.evidence)
 
 
 def test_a_node_of_another_ones_record_does_nothing_in_a_shell():

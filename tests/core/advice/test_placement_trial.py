@@ -216,7 +216,7 @@ def test_a_cluster_with_nothing_to_gain_gets_no_advice():
 
 
 def test_what_is_advised_brings_what_is_said():
-    """An interval of 80 % holds the truth in 13 of 20 runs at least."""
+    """An interval of 95 % holds the truth in 18 of 20 runs at least."""
     held = 0
     for seed in range(20):
         cluster = Cluster(**SLOW_LINK, seed=seed, noise=0.02).train()
@@ -225,7 +225,7 @@ def test_what_is_advised_brings_what_is_said():
         left = [n for n in ("n0", "n1", "n2") if n not in advice.command]
         true = cluster.speed(left) / cluster.speed(("n0", "n1", "n2")) - 1
         held += advice.gains[0].low <= true <= advice.gains[0].high
-    assert held >= 13
+    assert held >= 18
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_nobody_is_left_out_who_is_worth_it(name):
 
 
 def test_who_does_not_pay_is_left_out_with_figures_that_hold_the_truth():
-    """In all of 100 runs; an interval of 80 % holds the truth in 70 of them at least."""
+    """In all of 100 runs; an interval of 95 % holds the truth in 90 of them at least."""
     num_runs = held = 0
     for made, more, left_out in filter(itemgetter(2), CLUSTERS.values()):
         curves = truth(**made)
@@ -107,7 +107,7 @@ def test_who_does_not_pay_is_left_out_with_figures_that_hold_the_truth():
             held += first.low <= true <= first.high
             num_runs += 1
     assert num_runs == 100
-    assert held >= 70
+    assert held >= 90
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -149,4 +149,4 @@ def test_of_many_nodes_those_sets_are_tried_that_are_told():
     (advice,) = placements(run_of(truth([1.0] * 12), prices=prices), command="drain {node}")
     assert (advice.what, advice.command) == ("leave n11 out", "drain n11")
     assert [gain.goal for gain in advice.gains] == ["money", "speed"]
-    assert advice.gains[1].high < 0
+    assert advice.gains[1].low < 0
