@@ -61,6 +61,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--recall", action="append", default=[], metavar="ID", help="tell again what was declined"
     )
+    command.add_argument(
+        "--annotate",
+        metavar="OBJECT",
+        help="write it into annotations of kubernetes:job/NAME (mpijob, pytorchjob) from a pod of "
+        "its namespace, and while the run goes on again when it has changed",
+    )
     add_json(command)
 
 
@@ -93,6 +99,11 @@ def act(arguments: argparse.Namespace) -> int:
         if not arguments.run and arguments.prometheus is None:
             return 0
     worth = Worth(goal=arguments.goal)._replace(**dict(arguments.worth))
+    if arguments.annotate is not None:
+        from hetero_hvd.cli.watch.annotated import annotate  # noqa: PLC0415 - as below
+
+        annotate(arguments.annotate, lambda: _looked(arguments, worth))
+        return 0
     said = _said(arguments, worth).without(declined.ids())
     if arguments.json:
         show_json(said)
@@ -102,6 +113,15 @@ def act(arguments: argparse.Namespace) -> int:
     for line in in_words(said):
         show(line)
     return 0
+
+
+def _looked(arguments: argparse.Namespace, worth: Worth) -> tuple[Advised, bool]:
+    """What is advised now, and whether its run goes on: only a run may."""
+    from hetero_hvd.run.records.run_files import is_locked  # noqa: PLC0415 - as above
+
+    folders = arguments.run or ([] if arguments.prometheus else [run_of(LATEST)])
+    goes_on = any(map(is_locked, folders))
+    return _said(arguments, worth).without(declined.ids()), goes_on
 
 
 def _said(arguments: argparse.Namespace, worth: Worth) -> Advised:

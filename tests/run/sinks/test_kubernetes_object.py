@@ -9,13 +9,17 @@ import time
 
 import pytest
 
-from hetero_hvd.errors import UserError
+from hetero_hvd.cli import main
+from hetero_hvd.cli.watch import annotated
+from hetero_hvd.core.advice.advice import Advice, Advised
+from hetero_hvd.errors import JobError, TryAgainError, UserError
 from hetero_hvd.run.sinks import observer as observers
 from hetero_hvd.run.sinks.destinations import kubernetes_object
 from hetero_hvd.run.sinks.destinations.kubernetes_object import KubernetesObject
 from hetero_hvd.run.sinks.observer import SinkObserver
 from hetero_hvd.run.sinks.sample import Sample
 from hetero_hvd.security.certificates import Authority
+from tests.run.reports.test_costs import day, record
 
 from .recorded import EVALUATED, EVENTS, STARTED
 from .servers import wait_until
@@ -283,3 +287,82 @@ def test_outside_of_a_pod_it_says_so(monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(UserError, match="this is no pod"):
         KubernetesObject(URL)
+
+
+def advised(*ids):
+    """These."""
+    told = (Advice(kind="limit", id=each, what=f"do {each}", evidence=("seen",)) for each in ids)
+    return Advised(advice=tuple(told))
+
+
+def looks(*said):
+    """What is advised at each look; the run ends with the last one."""
+    left = list(said)
+    return lambda: (left.pop(0), bool(left))
+
+
+ONE, OTHER = advised("limit:input:all"), advised("limit:input:all", "memory:a")
+ENDS = {
+    "well": ([], (ONE,), 1, None, ""),
+    "unchanged": ([], (ONE, ONE, ONE), 1, None, ""),
+    "changed": ([], (ONE, OTHER), 2, None, ""),
+    "nothing to gain any more": ([], (ONE, advised()), 2, None, ""),
+    "forbidden": ([403], (ONE, ONE), 1, JobError, "a Role must let this pod's service account"),
+    "not there": ([404], (ONE, ONE), 1, JobError, "there is no such object in this namespace"),
+    "changed by somebody": ([409], (ONE,), 2, None, ""),
+    "changed by somebody, again": ([409, 409], (ONE, ONE), 3, None, ""),
+    "changed by somebody for ever": ([409] * 4, (ONE, ONE), 4, TryAgainError, "409"),
+    "fails for a while": ([500], (ONE, ONE, ONE), 2, None, ""),
+    "busy for a while": ([429], (ONE, ONE), 2, None, ""),
+    "busy at the end": ([429], (ONE,), 1, TryAgainError, "the server is busy"),
+    "no answer for a while": (["stall"], (ONE, ONE), 2, None, ""),
+    "no answer at the end": (["stall"], (ONE,), 1, TryAgainError, "timed out"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_what_is_advised_is_annotated_when_it_has_changed(server, name, monkeypatch, capsys):
+    """Whatever the server answers; what passes is tried again while the run goes on."""
+    answers, said, num_asked, error, words = ENDS[name]
+    monkeypatch.setattr(annotated, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(kubernetes_object, "TIMEOUT_SECONDS", 0.3)
+    for status in answers:
+        server.answers.put((status, {}))
+    if error is None:
+        annotated.annotate(URL, looks(*said))
+    else:
+        with pytest.raises(error, match=words):
+            annotated.annotate(URL, looks(*said))
+    server.released.set()
+    assert [path for path, _ in server.asked] == [PATH] * num_asked
+    assert server.answers.empty(), "the fault did not happen"
+    found = {key.removeprefix("hetero-hvd/"): word for key, word in server.annotations.items()}
+    if error is None:
+        last = said[-1].advice
+        assert found["advice-ids"] == ",".join(each.id for each in last)
+        assert found["advice"] == ("; ".join(map(str, last)) or annotated.NOTHING)
+        assert "advice-updated" in found
+        assert "updated" not in found, "that is of what a run tells"
+        is_late = "while" in name or "again" in name
+        assert ("is tried again in" in capsys.readouterr().out) == is_late
+
+
+def test_an_object_is_told_at_most_every_30_seconds(server, monkeypatch):
+    """However often it is looked, and whatever has changed."""
+    monkeypatch.setattr(kubernetes_object, "PERIOD_SECONDS", 30.0)
+    told = annotated.AnnotatedAdvice(URL)
+    assert told.tell(ONE) == ""
+    assert told.tell(ONE) == ""
+    assert "was told a moment ago" in told.tell(OTHER)
+    assert len(server.asked) == 1
+
+
+def test_the_command_annotates_what_it_advises(server, tmp_path, monkeypatch, capsys):
+    """Of a run that has ended once; a wrong object is one line."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = record(tmp_path / "run", day({"alpha": 1.0, "gamma": 1.0}))
+    assert main(["advise", str(folder), "--annotate", URL]) == 0
+    assert server.annotations["hetero-hvd/advice"]
+    assert len(server.asked) == 1
+    assert main(["advise", str(folder), "--annotate", "job/x"]) == 2
+    assert "must be one of kubernetes:job/NAME" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,10 +60,15 @@ LASTING = {
 """Answers after which nothing is tried again."""
 
 
-class KubernetesObject:
-    """`kubernetes:job/NAME`, also mpijob and pytorchjob, from a pod of the same namespace.
+class ObjectAnnotations:
+    """Annotations of `kubernetes:job/NAME`, also mpijob and pytorchjob, of the same namespace.
 
-    Its service account must be allowed to `patch` it. No other object is read or written.
+    The pod's service account must be allowed to `patch` it. No other object is read or written.
+
+    Attributes:
+        resumes: Whether another try may help.
+        is_busy: Whether the server has asked to wait.
+        next_at_seconds: On the monotonic clock; until then nothing is to be told.
 
     Raises:
         UserError: The URL names no object, or this is no pod.
@@ -82,57 +87,33 @@ class KubernetesObject:
         self._kind = found[1]
         self._name = found[2]
         self.resumes = True
-        self._facts: dict[str, str] = {}
-        self._next_at_seconds = 0.0
-        self._is_busy = False
+        self.is_busy = False
+        self.next_at_seconds = 0.0
 
-    def begin(self, run: RunStarted) -> None:
-        """Say which run it is."""
-        self._facts = {"run": run.run_id, "state": "running"}
-        self._patch()
+    @property
+    def name(self) -> str:
+        """Of the object, with its kind."""
+        return f"{self._kind}/{self._name}"
 
-    def write(self, samples: Sequence[Sample]) -> None:
-        """The newest of each; told when it is time."""
-        newest = latest(samples)
-        if not newest:
-            return
-        self._facts["step"] = str(max(one.step for one in newest.values()))
-        for path, one in newest.items():
-            kind, _, name = path.partition("/")
-            key = NUMBERS.get(path) or (f"evaluation-{name}" if kind == "evaluation" else "")
-            if re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", key, re.ASCII):
-                self._facts[key] = f"{one.value:.6g}"
-        if workers := [path for path in newest if path.endswith("/local_batch_size")]:
-            self._facts["workers"] = str(len(workers))
-        if time.monotonic() >= self._next_at_seconds:
-            self._patch()
+    def tell(self, facts: Mapping[str, str]) -> None:
+        """Set these, by their names without our prefix; a busy server has not taken them.
 
-    def end(self, state: str) -> None:
-        """Say how the run has ended; a busy server is waited for, but not for long."""
-        self._facts["state"] = state
-        self._patch()
-        wait_seconds = self._next_at_seconds - time.monotonic()
-        if self._is_busy:
-            time.sleep(max(0.0, min(wait_seconds, LAST_WAIT_SECONDS)))
-            self._patch()
-        if self._is_busy:
-            raise OSError(f"{self._kind}/{self._name}: the server is busy, the end is not told")
-
-    def _patch(self) -> None:
-        facts = self._facts | {"updated": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+        Raises:
+            OSError: It does not answer, or does not take them.
+        """
         cut = {f"{PREFIX}{key}": value[:MAX_CHARACTERS] for key, value in facts.items()}
         content = json.dumps({"metadata": {"annotations": cut}}).encode()
-        self._next_at_seconds = time.monotonic() + PERIOD_SECONDS
+        self.next_at_seconds = time.monotonic() + PERIOD_SECONDS
         error = self._send(content)
         if error is not None and error.code in AGAIN:
             error = self._send(content)
-        self._is_busy = error is not None and error.code == http.HTTPStatus.TOO_MANY_REQUESTS
+        self.is_busy = error is not None and error.code == http.HTTPStatus.TOO_MANY_REQUESTS
         if error is None:
             return
-        if self._is_busy:
-            self._next_at_seconds = time.monotonic() + _seconds(error.headers.get("Retry-After"))
+        if self.is_busy:
+            self.next_at_seconds = time.monotonic() + _seconds(error.headers.get("Retry-After"))
             return
-        why = f"{self._kind}/{self._name}: {error.code} {error.reason}"
+        why = f"{self.name}: {error.code} {error.reason}"
         if error.code in LASTING:
             self.resumes = False
             why += f": {LASTING[http.HTTPStatus(error.code)]}"
@@ -164,6 +145,59 @@ class KubernetesObject:
         except urllib.error.HTTPError as error:
             with closing(error):
                 return error
+
+
+class KubernetesObject:
+    """See `ObjectAnnotations`; a sink for the latest state of a run."""
+
+    def __init__(self, url: str) -> None:
+        self._object = ObjectAnnotations(url)
+        self._facts: dict[str, str] = {}
+
+    @property
+    def resumes(self) -> bool:
+        """Whether another try may help."""
+        return self._object.resumes
+
+    def begin(self, run: RunStarted) -> None:
+        """Say which run it is."""
+        self._facts = {"run": run.run_id, "state": "running"}
+        self._patch()
+
+    def write(self, samples: Sequence[Sample]) -> None:
+        """The newest of each; told when it is time."""
+        newest = latest(samples)
+        if not newest:
+            return
+        self._facts["step"] = str(max(one.step for one in newest.values()))
+        for path, one in newest.items():
+            kind, _, name = path.partition("/")
+            key = NUMBERS.get(path) or (f"evaluation-{name}" if kind == "evaluation" else "")
+            if re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", key, re.ASCII):
+                self._facts[key] = f"{one.value:.6g}"
+        if workers := [path for path in newest if path.endswith("/local_batch_size")]:
+            self._facts["workers"] = str(len(workers))
+        if time.monotonic() >= self._object.next_at_seconds:
+            self._patch()
+
+    def end(self, state: str) -> None:
+        """Say how the run has ended; a busy server is waited for, but not for long."""
+        self._facts["state"] = state
+        self._patch()
+        wait_seconds = self._object.next_at_seconds - time.monotonic()
+        if self._object.is_busy:
+            time.sleep(max(0.0, min(wait_seconds, LAST_WAIT_SECONDS)))
+            self._patch()
+        if self._object.is_busy:
+            raise OSError(f"{self._object.name}: the server is busy, the end is not told")
+
+    def _patch(self) -> None:
+        self._object.tell(self._facts | {"updated": time_of_now()})
+
+
+def time_of_now() -> str:
+    """As annotations have it."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _seconds(retry_after: str | None) -> float:
