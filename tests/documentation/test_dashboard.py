@@ -13,7 +13,7 @@ import pytest
 
 from tests.documentation import reader_folder
 from tests.kit.checkout import CHECKOUT, variables
-from tests.kit.fetched_packages import fetched
+from tests.kit.engines.fetched_packages import fetched
 
 APP = CHECKOUT / "docs" / "examples" / "dashboard.py"
 VERSION = "1.67.0"

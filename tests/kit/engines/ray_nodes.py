@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from tests.kit.checkout import python_path, variables
-from tests.kit.fetched_packages import fetched
+from tests.kit.engines.fetched_packages import fetched
 
 VERSION = "2.60.0"
 NICENESS = "RAY_worker_niceness"

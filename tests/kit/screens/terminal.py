@@ -82,6 +82,13 @@ class OnTerminal:
         return [line.rstrip() for line in self._screen.display]
 
     @property
+    def cells(self) -> list[list[tuple[str, str, bool]]]:
+        """The lines that are to be seen: of each letter, it, its colour, and whether it is bold."""
+        columns = range(self._screen.columns)
+        lines = [self._screen.buffer[y] for y in range(self._screen.lines)]
+        return [[(line[x].data, str(line[x].fg), line[x].bold) for x in columns] for line in lines]
+
+    @property
     def text(self) -> str:
         """All lines, also those that have left the screen above."""
         above = [
@@ -124,6 +131,14 @@ class OnTerminal:
                 if is_so(self):
                     return
                 raise AssertionError(f"not to be seen:\n{self.text}")
+
+    def is_there(self, seconds: float) -> bool:
+        """Take in what comes in that time; False: the program has ended."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if not self._read(left):
+                return False
+        return True
 
     def close(self) -> None:
         """As a person does who closes the window: SIGHUP comes, and nobody reads any more."""
