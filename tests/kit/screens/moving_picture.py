@@ -11,6 +11,7 @@ import base64
 import html
 import io
 import re
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -22,8 +23,8 @@ from tests.kit.screens.terminal import OnTerminal
 WORDS = ("run", "-f", "nodes.yaml", "--baseline-steps", "40", "--color", "always")
 SCRIPT = "docs/examples/digits.py"
 COLUMNS, LINES = 100, 27
-PAGE, PHONE = {"width": 860, "height": 980}, {"width": 390, "height": 760}
-STAGE = {"width": 1440, "height": 720}
+PAGE, PHONE, STAGE = (860, 980), (390, 760), (1440, 720)
+"""Width and height of windows."""
 SHOWN, SHOWN_ON_PHONE = (1200, 600), (585, 1140)
 """Pixels of the pictures."""
 MAX_BYTES = 600_000
@@ -68,14 +69,12 @@ def make(folder: Path) -> None:
 async def _filmed() -> tuple[list[bytes], list[bytes]]:
     from playwright.async_api import async_playwright  # noqa: PLC0415 - for this alone
 
-    from tests.driver import chromium  # noqa: PLC0415 - as above
-
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
-            executable_path=chromium.find(), args=[*chromium.ARGUMENTS]
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
         moments = _chosen(await _moments(browser))
-        stage = await browser.new_page(viewport=STAGE)
+        stage = await browser.new_page(viewport={"width": STAGE[0], "height": STAGE[1]})
         wide = []
         for moment in moments:
             await stage.set_content(_stage(moment))
@@ -112,7 +111,10 @@ async def _moments(browser: Any) -> list[Moment]:  # noqa: ANN401 - Playwright's
         terminal.until(lambda seen: "train together" in seen.text)
         url = re.search(r"page: (\S+)", terminal.text)[1]  # type: ignore[index] # it was printed
         tabs = [
-            await browser.new_page(viewport=size, device_scale_factor=2) for size in (PAGE, PHONE)
+            await browser.new_page(
+                viewport={"width": width, "height": height}, device_scale_factor=2
+            )
+            for width, height in (PAGE, PHONE)
         ]
         for tab in tabs:
             await tab.goto(url)
