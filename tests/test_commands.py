@@ -22,10 +22,10 @@ from hetero_hvd.cli.completion import PREAMBLE
 from hetero_hvd.cli.parsing import SHELLS, options_of, parse, parser_of, whole_parser
 from tests.kit.screens.terminal import OnTerminal
 
-MAX_COMMANDS = 26
+MAX_COMMANDS = 24
 LISTS = {
     "advise", "compare", "config", "cost", "nodes", "queue", "record", "report", "runs", "top",
-    "benchmark", "doctor", "hardware", "simulate",
+    "benchmark", "doctor", "nodes hardware", "simulate",
 }  # fmt: skip
 """What prints more than what it did; `nodes hosts` has Horovod's own form."""
 
@@ -107,6 +107,24 @@ SCRIPTS = {
 def test_a_script_needs_no_dashes_before_it(line):
     """All that follows its name is its own, also what looks like an option of ours."""
     assert parse(line.split()).command == SCRIPTS[line]
+
+
+MISTAKES = {
+    "run --epochs 3 mine.py": "hetero-hvd run mine.py --epochs 3",
+    "run --epochs=3 mine.py --x": "hetero-hvd run mine.py --epochs=3 --x",
+    "run -q --epochs 3 --lr 0.1 mine.py": "hetero-hvd run -q mine.py --epochs 3 --lr 0.1",
+    "run --epochs 3 -- mine.py": "hetero-hvd run -- mine.py --epochs 3",
+    "trial --epochs 3 mine.py": "hetero-hvd trial mine.py --epochs 3",
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_an_option_before_the_script_is_put_right(line, capsys):
+    """In one line, which can be given as it stands."""
+    assert main(line.split()) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.endswith(f"an option of the script stands behind it: {MISTAKES[line]}")
+    assert parse(MISTAKES[line].split()[1:]).command[0] == "mine.py"
 
 
 def test_help_and_version_import_no_command(capsys):

@@ -7,12 +7,14 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from textual.containers import VerticalScroll
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch.live_table import (
     BAR_CHARACTERS,
     SORTS,
     detail_of,
+    pieces_of,
     sparkline,
     table_of,
 )
@@ -144,6 +146,48 @@ def test_the_detail_of_a_worker_tells_all():
     words = [line.split() for line in lines]
     assert ["data", "wait", "300", "ms", "33%"] in words
     assert ["memory", "-"] in words
+
+
+def test_sparks_say_what_they_are():
+    """What, in which unit, and from where to where they go."""
+    (line,) = [line for line in table_of(STATE) if "▁" in line]
+    assert line == "samples/s of late, from 0 to 700: ▁▂▃▄▅▆▇█"
+    history = {"alpha:0": [0.1, 0.2], "gamma:0": []}
+    lines = ["".join(p.text for p in line) for line in pieces_of(STATE, history=history)]
+    (heading,) = [line for line in lines if line.startswith("worker")]
+    (alpha,) = [line for line in lines if line.startswith("alpha:0")]
+    assert heading.endswith("step of late, from 0 to   longest")
+    assert alpha.endswith("▅█".ljust(24) + "   200 ms")
+
+
+def test_more_workers_than_lines_are_paged_through():
+    """The chosen one is always to be seen, whichever key has chosen it."""
+    names = [f"n{number:02}:0" for number in range(60)]
+    state = LiveState(workers=[WorkerView(name=name, step_seconds=0.1) for name in names])
+    seen = {}
+
+    async def look():
+        screen = Screen(lambda: state, interval_seconds=60.0, drain=str)
+        async with screen.run_test(size=(100, 20)) as pilot:
+            while screen._state is None:
+                await pilot.pause(0.02)
+            view = screen.query_one(VerticalScroll)
+            for key, times in {"pagedown": 1, "down": 3, "pageup": 1}.items():
+                await pilot.press(*[key] * times)
+                await pilot.pause()
+                line = screen._line_of_chosen
+                seen[key] = screen._chosen, line, view.scroll_y, view.size.height
+            await pilot.press(*["pagedown"] * 9)
+            await pilot.pause()
+            seen["last"] = screen._chosen, screen._line_of_chosen, view.scroll_y, view.size.height
+
+    asyncio.run(look())
+    assert seen["last"][0] == names[-1]
+    assert names.index(seen["pagedown"][0]) > 10
+    assert names.index(seen["down"][0]) == names.index(seen["pagedown"][0]) + 3
+    assert seen["pageup"][0] == names[3]
+    for _, line, top, height in seen.values():
+        assert top <= line < top + height
 
 
 PROGRAM = """

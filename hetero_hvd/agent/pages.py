@@ -66,5 +66,5 @@ class Pages:
 
 
 def _hardware() -> bytes:
-    """What `hetero-hvd hardware --json` says in the agent's folder."""
+    """What `hetero-hvd nodes hardware --json` says in the agent's folder."""
     return json.dumps(take_inventory(Path()).as_dict()).encode()

@@ -86,6 +86,11 @@ GROUPS = {
         "nodes hosts": Command(
             "cluster.hosts", "list the hosts for horovodrun", "nodes hosts -f nodes.yaml"
         ),
+        "nodes hardware": Command(
+            "measure.hardware",
+            "say what this machine, or each node, is made of, and who uses its GPUs",
+            "nodes hardware -f nodes.yaml",
+        ),
         "config": Command(
             "cluster.config", "list every setting and where its value came from", "config"
         ),
@@ -94,11 +99,6 @@ GROUPS = {
             "measure.doctor",
             "say what this machine, or each node, can train with, and what not",
             "doctor -f nodes.yaml",
-        ),
-        "hardware": Command(
-            "measure.hardware",
-            "say what this machine, or each node, is made of, and who uses its GPUs",
-            "hardware -f nodes.yaml",
         ),
         "benchmark": Command(
             "measure.benchmark",
@@ -133,12 +133,14 @@ GROUPS = {
             "record start monday --every 1s",
         ),
         "key": Command(
-            "cluster.key", "make a cluster key, to be copied to all nodes", "key cluster.key"
+            "cluster.key",
+            "make a cluster key, to be copied to all nodes, or a token for a page",
+            "key cluster.key",
         ),
-        "certificates": Command(
+        "key certificates": Command(
             "cluster.certificates",
             "make TLS files for nodes, and the authority that signs them",
-            "certificates tls driver alpha,10.0.0.5",
+            "key certificates tls driver alpha,10.0.0.5",
         ),
         "deploy": Command(
             "deploy.deploy",
@@ -159,7 +161,9 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 
 ALIASES = {
     "bench-comm": ("benchmark", "collectives"),
+    "certificates": ("key", "certificates"),
     "discover": ("nodes", "hosts"),
+    "hardware": ("nodes", "hardware"),
     "horovodrun-hosts": ("nodes", "hosts"),
     "stack": ("deploy", "monitoring"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 
 OF_OTHER_LAUNCHERS = {
@@ -82,3 +83,31 @@ def about_words(
         script = " ".join(unknown)
         return f"{first!r}: put -- before the script: hetero-hvd {command} [options] -- {script}"
     return f"{first!r} is too much; see hetero-hvd {command} --help"
+
+
+def in_order(command: str, words: Sequence[str], unknown: Sequence[str]) -> str | None:
+    """The same with a script's options behind the script, where they stand before it.
+
+    Args:
+        command: Its name.
+        words: Behind it.
+        unknown: Those of them that are no options of the command's, at least one.
+
+    Returns:
+        The whole line; None: no script follows.
+    """
+    script = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
+    if script is None or unknown[0] not in words[:script]:
+        return None
+    first = words.index(unknown[0])
+    own = [word for word in words[first:script] if word != "--"]
+    mark = ["--"] if "--" in words[:script] else []
+    right = [*words[:first], *mark, words[script], *own, *words[script + 1 :]]
+    return shlex.join(["hetero-hvd", *command.split(), *right])
+
+
+def about_order(option: str, meant: str, *, known: Iterable[str]) -> str:
+    """What to say of an option before the script that may be the script's, or a mistyped one."""
+    name = option.partition("=")[0]
+    question = did_you_mean(name, known)
+    return f"unknown option {name}{question}; an option of the script stands behind it: {meant}"

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from hetero_hvd import __version__
 from hetero_hvd.cli.commands import ALIASES, COMMANDS, GROUPS, module_of
-from hetero_hvd.cli.mistakes import about_command, about_words, in_our_words
+from hetero_hvd.cli.mistakes import about_command, about_order, about_words, in_order, in_our_words
 from hetero_hvd.errors import UserError
 
 PROGRAM = "hetero-hvd"
@@ -44,6 +44,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if unknown:
         known = getattr(arguments, "known", options_of(parser))
         takes_script = takes_a_script(name)
+        if takes_script and (meant := in_order(name, words, unknown)) is not None:
+            raise UserError(about_order(unknown[0], meant, known=known))
         raise UserError(about_words(unknown, command=name, known=known, takes_script=takes_script))
     script = getattr(arguments, "words", [])
     own_mark = words[split : split + 1] if script else []  # then this one is the script's, too

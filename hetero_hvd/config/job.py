@@ -215,8 +215,8 @@ class JobConfig:
     )
     tls_file: str | None = setting(
         PATH,
-        "made by hetero-hvd certificates for `driver`; agents are then reached by certificates of "
-        "that authority, not by the cluster key",
+        "made by hetero-hvd key certificates for `driver`; agents are then reached by certificates "
+        "of that authority, not by the cluster key",
         default=None,
         default_text="the cluster key",
     )

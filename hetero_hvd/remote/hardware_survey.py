@@ -27,7 +27,7 @@ class NodeHardware:
 
     Attributes:
         node: Its name.
-        inventory: As of `hetero-hvd hardware --json` there; empty where it cannot be asked.
+        inventory: As of `hetero-hvd nodes hardware --json` there; empty where it cannot be asked.
         sample: What it does now.
         failure: Why there is no more; empty if there is.
         remedy: What to do then.

@@ -107,9 +107,9 @@ class Authority:
         except TypeError as error:
             raise UserError(f"{path}: its key is encrypted; store it without a password") from error
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise UserError(f"{path}: is not what hetero-hvd certificates has made") from error
+            raise UserError(f"{path}: is not what hetero-hvd key certificates has made") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise UserError(f"{path}: is not what hetero-hvd certificates has made")
+            raise UserError(f"{path}: is not what hetero-hvd key certificates has made")
         return cls(key, certificate)
 
     def as_pem(self) -> bytes:

@@ -40,7 +40,7 @@ def ask(*requests, token=TOKEN):
 
 
 def test_who_shows_the_token_reads_metrics_and_hardware():
-    """Each page is made when asked for; the hardware is that of `hetero-hvd hardware --json`."""
+    """Each is made when asked for; the hardware is that of `hetero-hvd nodes hardware --json`."""
     shown = b"Authorization: Bearer " + TOKEN
     answers, refused = ask(("/metrics", shown), ("/hardware", shown))
     assert [status for status, *_ in answers] == [200, 200]

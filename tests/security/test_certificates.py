@@ -94,7 +94,7 @@ EC_KEY = ec.generate_private_key(ec.SECP256R1())
 CERTIFICATE = Authority.new().as_pem().partition(b"-----END PRIVATE KEY-----")[2]
 KEPT = {
     "an encrypted key": (pem(EC_KEY, b"secret") + CERTIFICATE, "encrypted; store it without"),
-    "an empty file": (b"", "is not what hetero-hvd certificates has made"),
+    "an empty file": (b"", "is not what hetero-hvd key certificates has made"),
     "no PEM": (bytes(range(256)), "is not what"),
     "a certificate alone": (CERTIFICATE, "is not what"),
     "a key alone": (pem(EC_KEY), "is not what"),

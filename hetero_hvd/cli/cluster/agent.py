@@ -56,7 +56,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--tls-file",
         type=some_path,
         default=None,
-        help="made by hetero-hvd certificates for this node: drivers are then known by theirs "
+        help="made by hetero-hvd key certificates for this node: drivers are then known by theirs "
         "(default: by the cluster key)",
     )
     command.add_argument(

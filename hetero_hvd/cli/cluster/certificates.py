@@ -1,4 +1,4 @@
-"""`hetero-hvd certificates`: what TLS between driver and agents needs."""
+"""`hetero-hvd key certificates`: what TLS between driver and agents needs."""
 
 from __future__ import annotations
 

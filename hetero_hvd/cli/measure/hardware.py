@@ -1,4 +1,4 @@
-"""`hetero-hvd hardware`: what this machine, or each node, is made of, and who uses its GPUs."""
+"""`hetero-hvd nodes hardware`: what this machine, or each node, is made of, and who uses it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hetero_hvd.messages import STEP_PARTS
 
 BAR_CHARACTERS, MIN_BAR_CHARACTERS = 30, 10
 NUM_EVENTS = 8
-NUM_SPARKS = 24
+NUM_SPARKS, NUM_LONGEST = 24, 8
 SPARKS = "▁▂▃▄▅▆▇█"
 BETWEEN = "  "
 MIB = 2**20
@@ -130,11 +130,14 @@ def _of_run(state: LiveState) -> Iterator[str]:
     speed = _number(state.samples_per_second, "{:.0f}")
     loss = _number(state.loss, "{:.4g}")
     epoch = _number(state.epoch, "{:d}")
-    sparks = sparkline([value for _, value in state.throughput])
     yield (
         f"{state.name or state.run_id}  {state.state}  step {state.step}  epoch {epoch}  "
-        f"loss {loss}  {speed} samples/s  {sparks}"
-    ).rstrip()
+        f"loss {loss}  {speed} samples/s"
+    )
+    throughput = [value for _, value in state.throughput if math.isfinite(value)][-NUM_SPARKS:]
+    if throughput:
+        most = max(throughput)
+        yield f"samples/s of late, from 0 to {most:.0f}: {sparkline(throughput)}"
     yield from quality_in_words(state.quality)
     yield from state.verdict
 
@@ -187,10 +190,15 @@ def _sparks_of(history: Mapping[str, Sequence[float]]) -> list[_Column]:
     """A column of how each worker's step was of late, if anything is known of it."""
     if not history:
         return []
-    heading = f"{'steps of late':{NUM_SPARKS}}"
-    return [
-        _Column(heading, 9, lambda worker: sparkline(history.get(worker.name, ())), is_left=True)
-    ]
+    heading = f"{'step of late, from 0 to':{NUM_SPARKS}} {'longest':>{NUM_LONGEST}}"
+    return [_Column(heading, 9, lambda worker: _sparks(history.get(worker.name, ())), is_left=True)]
+
+
+def _sparks(seconds: Sequence[float]) -> str:
+    """The durations of a step as heights, and the longest one, which is the highest."""
+    known = [value for value in seconds if math.isfinite(value)]
+    longest = _milliseconds(max(known[-NUM_SPARKS:], default=None))
+    return f"{sparkline(known):{NUM_SPARKS}} {longest:>{NUM_LONGEST}}"
 
 
 def _that_fit(

@@ -11,6 +11,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.events import Resize
+from textual.geometry import Region
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
@@ -31,6 +32,7 @@ NUM_EVENTS = 30
 COLOURS = {part.name: part.terminal_colour for part in STEP_PARTS}
 HELP = """\
 up, down   choose a worker
+page up, page down   one that is a screen away
 enter      all that is known of it, or no more
 s          sort by the next column: name, share, step, late, speed
 p          pause: look no more, until p is pressed again
@@ -89,6 +91,8 @@ class Screen(App[None]):
         Binding("d", "drain", "Drain"),
         Binding("up", "choose(-1)", "Up", show=False, priority=True),
         Binding("down", "choose(1)", "Down", show=False, priority=True),
+        Binding("pageup", "page(-1)", "Page up", show=False, priority=True),
+        Binding("pagedown", "page(1)", "Page down", show=False, priority=True),
     ]
     ENABLE_COMMAND_PALETTE = False
 
@@ -104,7 +108,8 @@ class Screen(App[None]):
         self._history: dict[str, deque[float]] = {}
         self._sort = "name"
         self._chosen = ""
-        self._has_detail = False
+        self._has_detail = self._has_chosen = False
+        self._line_of_chosen: int | None = None
         self._is_paused = False
         self._is_looking = False
 
@@ -149,7 +154,12 @@ class Screen(App[None]):
         if names:
             at = names.index(self._chosen) if self._chosen in names else -min(by, 0)
             self._chosen = names[max(0, min(len(names) - 1, at + by))]
+            self._has_chosen = True
             self._draw()
+
+    def action_page(self, by: int) -> None:
+        """The worker a screen above or below."""
+        self.action_choose(by * max(1, self.query_one(VerticalScroll).size.height - 2))
 
     def action_help(self) -> None:
         """What the keys do."""
@@ -209,6 +219,7 @@ class Screen(App[None]):
     def _draw(self) -> None:
         """Show the state as it was last heard of."""
         text = Text(no_wrap=True)
+        self._line_of_chosen = None
         if self._is_paused:
             text.append("paused: p goes on\n", "bold")
         if self._problem:
@@ -216,6 +227,13 @@ class Screen(App[None]):
         if self._state is not None:
             self._draw_state(text, self._state)
         self.query_one("#table", Static).update(text)
+        if (line := self._line_of_chosen) is not None:
+            self.call_after_refresh(self._show_line, line)
+
+    def _show_line(self, line: int) -> None:
+        """Scroll as far as it takes to see the chosen worker; where all fits nothing moves."""
+        view = self.query_one(VerticalScroll)
+        view.scroll_to_region(Region(0, line, 1, 1), animate=False)
 
     def _draw_state(self, text: Text, state: LiveState) -> None:
         room = self.size.width - 2  # the scroll bar
@@ -230,6 +248,8 @@ class Screen(App[None]):
         )
         slow = {worker.name for worker in state.workers if worker.slow_since_step is not None}
         for line in lines:
+            if self._has_chosen and line[0].worker and line[0].worker == self._chosen:
+                self._line_of_chosen = text.plain.count("\n")
             for piece in line:
                 text.append_text(_coloured(piece, chosen=self._chosen, slow=slow))
             text.append("\n")

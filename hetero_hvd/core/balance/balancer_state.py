@@ -201,7 +201,9 @@ class BalancerState:
         exchange_steps = self._exchange_steps(event, plan)
         reason = decision.reason
         if sizes == plan.local_batch_sizes:
-            reason = f"exchange timings every {exchange_steps} steps"
+            reason = (
+                f"as they were; workers tell each other their speeds every {exchange_steps} steps"
+            )
             if self._num_contradictions >= LOST_PLAN_ROWS:
                 reason = "sent again: it is not in force"
             elif exchange_steps == plan.exchange_steps:

@@ -1,4 +1,4 @@
-"""All of `hetero-hvd hardware`: what this machine is made of, and what of it we may use."""
+"""All of `hetero-hvd nodes hardware`: what this machine is made of, and what of it we may use."""
 
 from __future__ import annotations
 

@@ -189,6 +189,11 @@ def test_orders_need_the_token_and_a_yes(shown):
         await drain.press("Enter")  # and no
         await drain.press("Enter")
         await tab.wait_for("#order-status", "needs the token of the role 'operate'")
+        beside = "document.querySelector('#order-status').previousElementSibling.ariaLabel"
+        assert await tab.value(beside) == "Drain beta:0"
+        said = "[...document.querySelectorAll('[role=status], [role=alert], [aria-live]')]"
+        said += ".filter((one) => one.textContent.includes('needs the token')).length"
+        assert await tab.value(said) == 1
         assert await tab.value("document.activeElement.id") == "token"
         await tab.write(OPERATE)
         for press, words in (

@@ -97,7 +97,7 @@ function showBar(svg, parts, worker, longest) {
 
 function newRow(name) {
   const svg = bar(state.parts);
-  const tr = row("workers", [name, "", "", svg, "", "", "", "", "", "", button("Drain", name, () => drain(name))]);
+  const tr = row("workers", [name, "", "", svg, "", "", "", "", "", "", button("Drain", name, (event) => drain(name, event.target))]);
   const found = { tr, svg, cells: [...tr.cells] };
   rows.set(name, found);
   return found;
@@ -236,7 +236,8 @@ async function showRuns() {
 
 // Orders: each shows the token that stands in its field now; it is kept nowhere else.
 
-async function order(path, body) {
+async function order(path, body, by) {
+  by.after(at("order-status")); // one for all, so that it is read once
   tell("order-status", "…");
   try {
     const headers = { "Content-Type": "application/json", ...bearer(at("token").value) };
@@ -247,12 +248,12 @@ async function order(path, body) {
   }
 }
 
-function drain(worker) {
-  if (confirm(`Let ${worker} go? The others train on with its samples.`)) order("drain", { target: worker });
+function drain(worker, by) {
+  if (confirm(`Let ${worker} go? The others train on with its samples.`)) order("drain", { target: worker }, by);
 }
 
-at("trace").onclick = () => order("trace", { steps: at("trace-steps").valueAsNumber });
-at("stop").onclick = () => { if (confirm("Stop the whole run?")) order("stop", {}); };
+at("trace").onclick = (event) => order("trace", { steps: at("trace-steps").valueAsNumber }, event.target);
+at("stop").onclick = (event) => { if (confirm("Stop the whole run?")) order("stop", {}, event.target); };
 
 /* Do it again and again while somebody looks. */
 async function repeat(act, milliseconds) {
