@@ -219,15 +219,15 @@ class Screen(App[None]):
     def _draw(self) -> None:
         """Show the state as it was last heard of."""
         text = Text(no_wrap=True)
-        self._line_of_chosen = None
+        state = self._state
         if self._is_paused:
             text.append("paused: p goes on\n", "bold")
         if self._problem:
             text.append(f"{printable(self._problem)}\n", "bold red")
-        if self._state is not None:
-            self._draw_state(text, self._state)
+        line = None if state is None else self._draw_state(text, state)
         self.query_one("#table", Static).update(text)
-        if (line := self._line_of_chosen) is not None:
+        self._line_of_chosen = line
+        if line is not None:
             self.call_after_refresh(self._show_line, line)
 
     def _show_line(self, line: int) -> None:
@@ -235,7 +235,9 @@ class Screen(App[None]):
         view = self.query_one(VerticalScroll)
         view.scroll_to_region(Region(0, line, 1, 1), animate=False)
 
-    def _draw_state(self, text: Text, state: LiveState) -> None:
+    def _draw_state(self, text: Text, state: LiveState) -> int | None:
+        """Append it; gives the line of a worker that somebody has chosen."""
+        chosen_at = None
         room = self.size.width - 2  # the scroll bar
         if self._sort != "name":
             text.append(f"sorted by {self._sort}\n", "dim")
@@ -249,13 +251,14 @@ class Screen(App[None]):
         slow = {worker.name for worker in state.workers if worker.slow_since_step is not None}
         for line in lines:
             if self._has_chosen and line[0].worker and line[0].worker == self._chosen:
-                self._line_of_chosen = text.plain.count("\n")
+                chosen_at = text.plain.count("\n")
             for piece in line:
                 text.append_text(_coloured(piece, chosen=self._chosen, slow=slow))
             text.append("\n")
             if self._has_detail and line[0].worker and line[0].worker == self._chosen:
                 (worker,) = (each for each in state.workers if each.name == self._chosen)
                 text.append("".join(f"{each}\n" for each in detail_of(worker)))
+        return chosen_at
 
 
 def _coloured(piece: TablePiece, *, chosen: str, slow: Collection[str]) -> Text:
