@@ -211,7 +211,7 @@ class LiveView:
         self._state.workers = [self._workers[name] for name in sorted(self._workers)]
         self._state.nodes = self._nodes.at(self._at_unix_seconds)
         self._state.quality = self._quality.view
-        findings = _in_order(self._findings())
+        findings = in_order(self._findings())
         self._state.verdict = list(map(str, findings))
         self._state.severities = list(map(severity_of, findings))
         self._state.events = list(self._events)
@@ -297,12 +297,20 @@ def severity_of(finding: Finding) -> Severity:
     return "warning" if finding.kind == "straggler" or gain >= WARNING_RATIO else "info"
 
 
-def _in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """That nobody steps comes first, then who is slow, then what binds the run."""
+def in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """As people read them: that nobody steps, who is slow, shares that cost, what binds the run.
+
+    That the shares are well balanced is the last: it explains nothing.
+    """
     shown = [found for found in findings if found.kind != "memory" or found.next_step]
     order: tuple[FindingKind, ...] = ("stall", "straggler", "imbalance")
-    shown.sort(key=lambda found: order.index(found.kind) if found.kind in order else len(order))
-    return shown
+
+    def place(found: Finding) -> int:
+        if found.kind == "imbalance" and not found.max_gain_ratio:
+            return len(order) + 1
+        return order.index(found.kind) if found.kind in order else len(order)
+
+    return sorted(shown, key=place)
 
 
 def _measure(view: WorkerView, row: StepTiming) -> None:

@@ -256,8 +256,16 @@ def _may_read(action: int, *about: str | None) -> int:
 
 
 HEADINGS = (
-    *("run", "state", "started (UTC)", "duration", "steps"),
-    *("results", "samples/s", "cost", "tags", "verdict"),
+    "run",
+    "state",
+    "started (UTC)",
+    "duration",
+    "steps",
+    "results",
+    "samples/s",
+    "cost",
+    "tags",
+    "verdict",
 )
 LEFT_OUT_FIRST = ("tags", "cost", "verdict", "samples/s", "steps", "duration", "results")
 """Columns of the table, in the order in which they go where there is no room."""

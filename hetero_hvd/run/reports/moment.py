@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from hetero_hvd.core.view.live_words import event_in_words
@@ -55,7 +55,9 @@ def said_of(record: Record, at_unix_seconds: float) -> Iterator[str]:
         yield f"  {datetime.fromtimestamp(at):%H:%M:%S}  {words}"  # noqa: DTZ006 - the user's own
 
 
-def _under_way(before: list[tuple[float, object]]) -> Iterator[StragglerReported | StallReported]:
+def _under_way(
+    before: Sequence[tuple[float, object]],
+) -> Iterator[StragglerReported | StallReported]:
     """What had begun and was not over: who was slow, and a stall."""
     slow: dict[WorkerId, StragglerReported] = {}
     stall: StallReported | None = None

@@ -20,10 +20,15 @@ import psutil
 
 import hetero_hvd
 from benchmarks.causes.injected import MIN_IDLE_RATIO, MIN_TABLES, running_job, wait_for, watch
+from benchmarks.causes.page_sentences import is_first_right, sentence_numbers
 from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
+from hetero_hvd.core.diagnosis.judge import Diagnoser
+from hetero_hvd.core.step_table import with_tables
+from hetero_hvd.core.view.live import in_order
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.messages import Finding, Judged, StragglerReported
+from hetero_hvd.run.records.parts import history
 from hetero_hvd.run.records.reader import read_record
 from tests.kit.simulated_job import Delay, SimulatedJob
 
@@ -149,6 +154,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         false: Nodes that are well, and were called slow.
         first_seconds: From the begin of the fault to the first word about it; None: no word.
         words: What was said of stragglers, with the seconds since the fault began.
+        verdict: The sentences of the page when the fault ended, in their order.
     """
 
     seed: int
@@ -158,6 +164,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     false: list[str]
     first_seconds: float | None
     words: list[str] = msgspec.field(default_factory=list)
+    verdict: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def is_first_right(self) -> bool:
+        """Whether the first sentence of the page says what was injected, or blames nobody."""
+        return is_first_right(self.verdict, draw(self.seed).expected)
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """Each (what was injected, what was said); what was said of who is well is not in it."""
@@ -212,8 +224,18 @@ def run_drawn(seed: int, folder: Path) -> Result:
         seed=seed,
         code=code_of_judgement(),
         idle_ratio=idle / max(1e-9, sum(after) - sum(before)),
+        verdict=_page_at(folder / "out", until),
         **_heard(drawn, [(at, event) for at, event in events if at < until], since),
     )
+
+
+def _page_at(folder: Path, until: float) -> list[str]:
+    """The sentences that the page of a run has shown at a time."""
+    judge = Diagnoser()
+    for at, event in with_tables(history(folder)):
+        if at < until:
+            judge.observe(event)
+    return list(map(str, in_order(judge.findings())))
 
 
 def simulate_drawn(seed: int) -> Result:
@@ -228,6 +250,7 @@ def simulate_drawn(seed: int) -> Result:
     job.delay = _delay(drawn)
     job.run(drawn.fault_seconds)
     heard = _heard(drawn, job.diagnosis.events, since)
+    heard["verdict"] = list(map(str, in_order(job.verdict())))
     return Result(seed=seed, code=code_of_judgement(), idle_ratio=1.0, **heard)
 
 
@@ -374,6 +397,7 @@ def table_of(results: Sequence[Result]) -> Table:
             is_reached=not false,
         ),
         _first_word(quiet),
+        *sentence_numbers([r.is_first_right for r in quiet], [r.verdict for r in quiet]),
     ]
     return table
 
