@@ -8,7 +8,7 @@ from datetime import datetime
 
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.errors import UserError
-from hetero_hvd.messages import BatchPlan, Judged, StallReported, StragglerReported, WorkerId
+from hetero_hvd.messages import BatchPlan, Event, Judged, StallReported, StragglerReported, WorkerId
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.records.rollup import INTERVAL_SECONDS
 from hetero_hvd.run.reports.facts import facts_of, throughput
@@ -56,7 +56,7 @@ def said_of(record: Record, at_unix_seconds: float) -> Iterator[str]:
 
 
 def _under_way(
-    before: Sequence[tuple[float, object]],
+    before: Sequence[tuple[float, Event]],
 ) -> Iterator[StragglerReported | StallReported]:
     """What had begun and was not over: who was slow, and a stall."""
     slow: dict[WorkerId, StragglerReported] = {}
