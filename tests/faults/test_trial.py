@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import sqlite3
 import statistics
 import subprocess
@@ -191,3 +193,80 @@ def test_bits_of_a_job_that_was_tried_are_those_of_one_left_alone(tmp_path):
     states = [sorted({r["state"] for r in each.results()}) for each in (reference, job)]
     assert states[0] == states[1]
     assert len(states[0]) == 1
+
+
+@pytest.mark.matrix
+def test_ctrl_c_ends_a_trial_with_what_was_measured_until_then(start):
+    """While a placement is tried, for which a node has left: exit code 130, and no traceback."""
+    job = start(
+        nodes=[node("alpha"), node("gamma")],
+        subcommand="trial",
+        arguments=("--steps", "4", "--output", "out"),
+        epochs=10_000,
+        patient_from=10**6,
+        **SLOW,
+    )
+    job.wait_for("gamma:0 is left out by a trial and leaves", 200)
+    pids = job.pids()
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait(100) == 130, job.console
+    lines = job.console.splitlines()
+    assert lines.count("trial: the job has ended before the trial was over") == 1
+    (head,) = (place for place, line in enumerate(lines) if line.startswith("placement "))
+    assert any(line.startswith("alpha gamma ") for line in lines[head:])
+    assert "Traceback" not in job.console
+    assert found_of(job.folder)["placements"][0]["samples_per_second"]
+    assert "alpha" in (job.folder / "placements.json").read_text()
+    assert pids
+    for pid in pids.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+NO_TRAINER = {
+    "that only prints": (
+        'print("worked")',
+        2,
+        (
+            "trial: the job has ended before a placement was measured: a trial needs a script that "
+            "trains by hetero_hvd.Trainer, and some hundred steps"
+        ),
+    ),
+    "that knows Horovod only": (
+        (
+            "import horovod.torch as hvd, torch\n"
+            "hvd.init()\n"
+            "for step in range(20):\n"
+            "    hvd.allreduce(torch.ones(4), name='sum')\n"
+        ),
+        0,
+        (
+            "trial: nothing to compare: planned shares are, and here the script divides its data "
+            "itself"
+        ),
+    ),
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", NO_TRAINER)
+def test_a_script_without_our_trainer_is_told_so_in_a_line(tmp_path, name):
+    """It runs as ever, and ends with the code that it would have without a trial."""
+    text, code, line = NO_TRAINER[name]
+    (tmp_path / "script.py").write_text(text)
+    nodes = [{"name": each, "slots": 1, "devices": []} for each in ("alpha", "beta")]
+    (tmp_path / "nodes.yaml").write_text(json.dumps({"nodes": nodes}))
+    done = subprocess.run(
+        [sys.executable, "-m", "hetero_hvd", "trial", "--output", "out", "--", "script.py"],
+        cwd=tmp_path,
+        env=variables(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == code, said
+    assert said.splitlines().count(line) == 1, said
+    assert "Traceback" not in said
+    assert not (tmp_path / "placements.json").exists()
