@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 
 from hetero_hvd.cli.lines import show
-from hetero_hvd.core.advice.advice import Advised
+from hetero_hvd.core.advice.advice import NOTHING, Advised
 from hetero_hvd.errors import JobError, TryAgainError
 from hetero_hvd.run.sinks.destinations.kubernetes_object import ObjectAnnotations, time_of_now
 
-NOTHING = "nothing to gain, as far as it was measured"
 LOOK_SECONDS = 30.0
 """Between two looks at a run that goes on; nothing is told more often, either."""
 

@@ -17,6 +17,9 @@ WORTH_RATIO, WORTH_SECONDS = 0.05, 600.0
 GAIN_ERROR = 0.05
 """An interval of a gain that is measured is wrong so often, and so never in more than 1 of 10."""
 
+NOTHING = "nothing to gain, as far as it was measured"
+"""What is told where there is no advice."""
+
 _MORE = {"speed": "faster", "money": "cheaper per sample", "energy": "less energy per sample"}
 _LESS = {"speed": "slower", "money": "dearer per sample", "energy": "more energy per sample"}
 

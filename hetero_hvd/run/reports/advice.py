@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Advised, Worth, ranked
+from hetero_hvd.core.advice.advice import NOTHING, WORTH_RATIO, Advice, Advised, Worth, ranked
 from hetero_hvd.core.advice.measured import measured_placements
 from hetero_hvd.core.advice.placements import MeasuredJob, placements
 from hetero_hvd.core.advice.verdicts import Judgement, limits, recurring
@@ -101,7 +101,7 @@ def _of_nodes(
 def in_words(said: Advised) -> Iterator[str]:
     """Lines for people."""
     if not said.advice:
-        yield "nothing to gain, as far as it was measured"
+        yield NOTHING
     for number, advice in enumerate(said.advice, 1):
         yield f"{number}. {advice}"
         yield from (f"   as      {line}" for line in advice.evidence)

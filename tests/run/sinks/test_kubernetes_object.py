@@ -11,7 +11,7 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch import annotated
-from hetero_hvd.core.advice.advice import Advice, Advised
+from hetero_hvd.core.advice.advice import NOTHING, Advice, Advised
 from hetero_hvd.errors import JobError, TryAgainError, UserError
 from hetero_hvd.run.sinks import observer as observers
 from hetero_hvd.run.sinks.destinations import kubernetes_object
@@ -340,7 +340,7 @@ def test_what_is_advised_is_annotated_when_it_has_changed(server, name, monkeypa
     if error is None:
         last = said[-1].advice
         assert found["advice-ids"] == ",".join(each.id for each in last)
-        assert found["advice"] == ("; ".join(map(str, last)) or annotated.NOTHING)
+        assert found["advice"] == ("; ".join(map(str, last)) or NOTHING)
         assert "advice-updated" in found
         assert "updated" not in found, "that is of what a run tells"
         is_late = "while" in name or "again" in name
