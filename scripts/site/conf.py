@@ -46,8 +46,7 @@ def _contents(text: str) -> str:
     parts = ["\n```{toctree}\n:hidden:\n\nREADME <../README>\n```\n"]
     for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         title = part.partition(":")[0]
-        pages = re.findall(r"\[([^]]+)\]\(([\w/-]+)\.(?:md|rst)\)", part)
-        lines = [f"{name.replace('`', '')} <{page}>" for name, page in pages]
+        lines = re.findall(r"\]\(([\w/-]+)\.(?:md|rst)\)", part)
         if title == "Reference":
             decisions = sorted((CHECKOUT / "docs" / "decisions").glob("*.md"))
             lines += [f"decisions/{page.stem}" for page in decisions]
