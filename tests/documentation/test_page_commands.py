@@ -18,6 +18,7 @@ from hetero_hvd.cli import main
 from hetero_hvd.cli.commands import COMMANDS
 from hetero_hvd.cli.parsing import parse, takes_a_script
 from hetero_hvd.cli.settings import load
+from hetero_hvd.cli.train.run import check_script
 from hetero_hvd.errors import UserError
 from tests.documentation import reader_folder
 from tests.documentation.how_each_runs import ROWS, WORDS, Way, row_of
@@ -148,7 +149,9 @@ def why_not_understood(command):
     try:
         arguments = parse(words_of(command))
         if command.words[1] in ("run", "trial") and not {"--slurm", "--ray"} & {*command.words}:
-            load(arguments)
+            nodes = load(arguments).current.nodes
+            if row_of(command).way is Way.TRAINS:
+                check_script(arguments.command, nodes)
     except UserError as error:
         return f"{command.place}: {command.text}: {error}"
     except SystemExit as ended:  # as by --version
@@ -158,7 +161,7 @@ def why_not_understood(command):
 
 @pytest.mark.usefixtures("folder")
 def test_every_command_is_understood():
-    """Each option and value; what a job is told are settings of one."""
+    """Each option and value; what a job is told are settings of one, and its script is there."""
     assert [why for command in OURS if (why := why_not_understood(command))] == []
 
 
