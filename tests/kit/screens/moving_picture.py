@@ -74,13 +74,19 @@ async def _filmed() -> tuple[list[bytes], list[bytes]]:
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
         moments = _chosen(await _moments(browser))
-        stage = await browser.new_page(viewport={"width": STAGE[0], "height": STAGE[1]})
+        stage = await _window(browser, STAGE)
         wide = []
         for moment in moments:
             await stage.set_content(_stage(moment))
             wide.append(await stage.screenshot())
         await browser.close()
     return wide, [moment.phone for moment in moments]
+
+
+async def _window(browser: Any, size: tuple[int, int], *, pixels: int = 1) -> Any:  # noqa: ANN401 - Playwright's
+    """An empty page of that width and height; so many pixels for each of its own."""
+    viewport = {"width": size[0], "height": size[1]}
+    return await browser.new_page(viewport=viewport, device_scale_factor=pixels)
 
 
 async def _moments(browser: Any) -> list[Moment]:  # noqa: ANN401 - Playwright's
@@ -110,12 +116,7 @@ async def _moments(browser: Any) -> list[Moment]:  # noqa: ANN401 - Playwright's
     ):
         terminal.until(lambda seen: "train together" in seen.text)
         url = re.search(r"page: (\S+)", terminal.text)[1]  # type: ignore[index] # it was printed
-        tabs = [
-            await browser.new_page(
-                viewport={"width": width, "height": height}, device_scale_factor=2
-            )
-            for width, height in (PAGE, PHONE)
-        ]
+        tabs = [await _window(browser, size, pixels=2) for size in (PAGE, PHONE)]
         for tab in tabs:
             await tab.goto(url)
         while terminal.is_there(0.4):
