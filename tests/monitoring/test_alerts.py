@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -207,3 +208,11 @@ def test_each_alert_fires_once_for_its_trouble_and_for_nothing_else(tmp_path):
     files["stories.yml"] = json.dumps(stories)
     write_folder(tmp_path / "stack", FolderContents(files=files))
     promtool("test", "rules", "stories.yml", folder=tmp_path / "stack")
+
+
+def test_the_page_tells_of_each_alert():
+    """With its severity."""
+    page = Path(__file__).parents[2] / "docs" / "operations" / "monitoring.md"
+    told = re.findall(r"^\| `(HeteroHvd\w+)` \| (\w+) \|", page.read_text(), re.MULTILINE)
+    alerts = re.findall(r"alert: (\w+)\n.*?severity: (\w+)", RULES.read_text(), re.DOTALL)
+    assert sorted(told) == sorted(alerts)

@@ -22,18 +22,17 @@ The dashboards and alerts on GPUs take the rules' series `gpu:hetero_hvd_…`: o
 whoever has told of it: the driver, an agent, or else a dcgm-exporter that Prometheus scrapes
 (`DCGM_FI_DEV_*` and `DCGM_FI_PROF_DRAM_ACTIVE`, with its labels `Hostname`, `gpu` and `UUID`).
 
-`hetero-hvd deploy monitoring DIR --driver http://HOST:PORT` writes prometheus.yml, rules with
-alerts (also of a hub's [queue](../guide/queue.md), with `--hub http://HOST:PORT`),
-alertmanager.yml (`--alerts-to URL` says where alerts go; without it they are on the page of
-Alertmanager, `localhost:9093`), and Grafana provisioning with four dashboards: cluster, run,
-worker, collectives. `/sd` lists the nodes whose [agent](../guide/discovery.md) serves metrics; add
-other exporters to prometheus.yml.
+A scraper that asks for OpenMetrics by its Accept header gets that, with exemplars; Prometheus does.
+[Dashboards and alerts](../operations/monitoring.md) has the files for Prometheus, Alertmanager and
+Grafana, by one command for all runs of a machine or a cluster: `hetero-hvd deploy monitoring`.
+`/sd` lists the nodes whose [agent](../guide/discovery.md) serves metrics; add other exporters to
+prometheus.yml.
 
 Each run has its own `run_id`: the name of its folder and eight random digits. The exporter puts it
-on all series of the run, so `/sd` attaches nothing. At the end of a run the driver waits for one
-more scrape, if somebody has scraped regularly: then `run_active` is 0. So does rank 0 without a
-driver, for 10 s at most. A series of it that stops at 1 belongs to one that was killed or cannot be
-reached, and `HeteroHvdDriverLost` fires.
+on all series of the run; how it is found adds the label `run`, that name. At the end of a run the
+driver waits for one more scrape, if somebody has scraped regularly: then `run_active` is 0. So does
+rank 0 without a driver, for 10 s at most. A series of it that stops at 1 belongs to one that was
+killed or cannot be reached, and `HeteroHvdDriverLost` fires.
 """
 
 
