@@ -229,7 +229,7 @@ def _defaults(panel: Panel) -> dict[str, Any]:
 
 
 def _target(panel: Panel, number: int, query: Query) -> dict[str, Any]:
-    found = {
+    found: dict[str, Any] = {
         "refId": _letter(number),
         "datasource": SOURCE,
         "expr": query.expr,
