@@ -255,6 +255,10 @@ def test_a_run_is_shown_until_its_driver_is_killed(cluster):
     with urllib.request.urlopen(f"{run['url']}/state", timeout=10) as page:  # noqa: S310 - ours
         assert json.load(page)["run_id"] == run["id"]
     assert (Path(run["folder"]) / "logs").is_dir()
+    (target,) = cluster.ask("/v1/sd")
+    assert target["labels"] == {"run": "out", "__scheme__": "http"}
+    with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as page:
+        assert f'run_id="{run["id"]}"' in page.read().decode()
     cluster.hub.kill()
     cluster.start_hub()
     back = cluster.wait(lambda now: now["last_step"] > run["last_step"] + 50)
@@ -265,6 +269,7 @@ def test_a_run_is_shown_until_its_driver_is_killed(cluster):
     os.killpg(job.process.pid, signal.SIGKILL)
     gone = cluster.wait(lambda now: now["state"] == "vanished")
     assert (gone["url"], gone["ended_at_unix_seconds"]) == (None, None)
+    assert cluster.ask("/v1/sd") == []
     assert gone["heard_at_unix_seconds"] >= back["heard_at_unix_seconds"]
     cluster.hub.kill()
     cluster.start_hub()
