@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -70,14 +71,20 @@ class TargetFile:
 
     def write(self, targets: Sequence[Target]) -> None:
         """Tell; what those have left there whose drivers were killed goes."""
-        begin, end = TARGETS.split("{}")
         with suppress(OSError):
-            for path in self._above.glob(TARGETS.format("*")):
-                name = path.name.removeprefix(begin).removesuffix(end)
-                if path != self._path and not is_locked(self._above / name):
-                    path.unlink(missing_ok=True)
+            self._forget_killed()
+        with suppress(OSError):
             replace_file(self._path, msgspec.json.encode(targets))
             self._path.chmod(READABLE)
+
+    def _forget_killed(self) -> None:
+        """Of this user: whether a run of another one goes on nobody else can tell."""
+        begin, end = TARGETS.split("{}")
+        for path in self._above.glob(TARGETS.format("*")):
+            name = path.name.removeprefix(begin).removesuffix(end)
+            is_own = path.lstat().st_uid == os.geteuid()
+            if is_own and path != self._path and not is_locked(self._above / name):
+                path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Tell no more."""

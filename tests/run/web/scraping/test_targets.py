@@ -76,3 +76,13 @@ def test_where_nothing_can_be_written_nothing_is_told(tmp_path):
     file.write([OWN])
     file.remove()
     assert not list(tmp_path.iterdir())
+
+
+def test_what_another_user_has_left_stays(tmp_path, monkeypatch):
+    """His folders cannot be looked into; ours is told all the same."""
+    (tmp_path / "his").mkdir()
+    TargetFile(tmp_path / "his").write([OWN])
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    (tmp_path / "ours").mkdir()
+    TargetFile(tmp_path / "ours").write([run_target("http://d:3", "ours-1a2b3c4d")])
+    assert found(tmp_path) == {"out": "d:2", "ours": "d:3"}
