@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,6 +65,17 @@ def test_a_wrong_python_is_one_line(copied):
     (line,) = done.stderr.splitlines()
     assert line.startswith("scripts/setup: /bin/false is not a Python 3.11 to 3.14 with venv")
     assert not (copied.folder / ".venv").exists()
+
+
+def test_an_environment_of_another_checkout_is_left_alone(copied, tmp_path):
+    """To make ours would empty what the link leads to."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "torch").touch()
+    (copied.folder / ".venv").symlink_to(tmp_path / "theirs")
+    done = copied.run(sys.executable)
+    assert done.returncode == 2
+    assert f".venv is a link to {tmp_path / 'theirs'}" in done.stderr
+    assert (tmp_path / "theirs" / "torch").exists()
 
 
 FAKE = """#!/bin/sh

@@ -19,10 +19,10 @@ const figure = (value) => (value == null ? "no number" : String(Number(value.toP
 
 function duration(value) {
   if (value < 10) return `${value.toFixed(1)} s`;
-  if (value < 60) return `${Math.round(value)} s`;
+  if (value < 60) return `${Math.floor(value)} s`;
   const minutes = Math.floor(value / 60), hours = Math.floor(minutes / 60), days = Math.floor(hours / 24);
   if (days) return `${days} d ${hours % 24} h`;
-  return hours ? `${hours} h ${minutes % 60} min` : `${minutes} min ${Math.round(value % 60)} s`;
+  return hours ? `${hours} h ${minutes % 60} min` : `${minutes} min ${Math.floor(value % 60)} s`;
 }
 
 /* The driver's clock, as far as we know it. */
