@@ -1,0 +1,241 @@
+"""The proof that an optimizer updates each element by itself, so that its state can be cut."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+
+from hetero_hvd.errors import UserError, first_line
+
+BLOCK_ELEMENTS = 256
+"""Parameters are cut at multiples of so many elements. A kernel of the CPU takes the last elements
+of a tensor, which do not fill a vector, by another path, that rounds otherwise with bfloat16 and in
+fused updates: so parts end with them only where the whole does."""
+
+PROBE_SHAPE = (9, 129)
+PROBE_CUTS = (0, BLOCK_ELEMENTS, 3 * BLOCK_ELEMENTS, 4 * BLOCK_ELEMENTS, 9 * 129)
+
+PROBE_STEPS = 3
+PROBE_SEED = 1
+
+PARTS_OF_TORCH = ("state", "param_groups", "step", "defaults", "_opt_called", "_step_count")
+HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+State = dict[str, Any]
+"""What an optimizer keeps of one parameter."""
+
+
+def twin_of(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[Sequence[Parameter]]
+) -> torch.optim.Optimizer:
+    """The same optimizer on other parameters, without state and without hooks.
+
+    Args:
+        optimizer: The script's.
+        parameters: For each of its groups.
+    """
+    twin: torch.optim.Optimizer = object.__new__(type(optimizer))
+    own = {name: value for name, value in vars(optimizer).items() if name != "step"}
+    vars(twin).update(own | {name: OrderedDict() for name in HOOKS if name in own})
+    twin.state = defaultdict(dict)
+    twin.param_groups = [
+        options_of(group) | {"params": list(those)}
+        for group, those in zip(optimizer.param_groups, parameters, strict=True)
+    ]
+    return twin
+
+
+def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a group but its parameters."""
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def is_by_element(value: object, shape: torch.Size) -> bool:
+    """Whether an entry of a parameter's state has an element for each of the parameter's."""
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == shape
+
+
+def state_part(state: Mapping[str, Any], shape: torch.Size, start: int, stop: int) -> State:
+    """What of a parameter's state belongs to its elements `start` to `stop`; copies."""
+    return {
+        name: value.reshape(-1)[start:stop].clone()
+        if is_by_element(value, shape)
+        else value.clone()
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in state.items()
+    }
+
+
+def prove_element_wise(optimizer: torch.optim.Optimizer) -> float:
+    """See that parts give the same bits as the whole, on a small tensor for each group.
+
+    Args:
+        optimizer: The script's; it is not changed.
+
+    Returns:
+        Bytes of state for each element, the most of all groups.
+
+    Raises:
+        UserError: It cannot be cut; says why.
+    """
+    name = type(optimizer).__name__
+    for kind in HOOKS[:2]:
+        if getattr(optimizer, kind, None):
+            raise UserError(
+                f"shard_optimizer: {name} has hooks of its own around its step, which would see no "
+                "gradients: remove them, or train without shard_optimizer"
+            )
+    most = 0.0
+    for number, group in enumerate(optimizer.param_groups):
+        try:
+            most = max(most, _Probe(optimizer, number).prove())
+        except _Refused as why:
+            where = f" (group {number})" if len(optimizer.param_groups) > 1 else ""
+            raise UserError(
+                f"shard_optimizer: {name}{where} {why}: use an optimizer that updates each element "
+                "by itself, such as SGD, Adam, AdamW, RMSprop or Adagrad, or train without "
+                "shard_optimizer"
+            ) from why
+        _check_parameters(group["params"])
+    return most
+
+
+def _check_parameters(parameters: Iterable[torch.Tensor]) -> None:
+    for each in parameters:
+        if not each.is_contiguous() or not each.is_floating_point():
+            raise UserError(
+                f"shard_optimizer: a parameter of {tuple(each.shape)} is not contiguous or not of "
+                "a real floating-point type: only such can be cut"
+            )
+
+
+class _Refused(Exception):
+    """Why an optimizer cannot be cut, as the rest of a sentence."""
+
+
+class _Probe:
+    """One group's update, of a whole and of its parts.
+
+    Args:
+        optimizer: The script's.
+        number: Of the group.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, number: int) -> None:
+        self._optimizer = optimizer
+        self._group = optimizer.param_groups[number]
+        self._number = number
+        given = self._group["params"]
+        like = given[0].detach() if given else torch.zeros(1)
+        self._generator = torch.Generator().manual_seed(PROBE_SEED)
+        self._like = like
+        self._state = dict(optimizer.state.get(given[0], {})) if given else {}
+
+    def prove(self) -> float:
+        """Bytes of state for each element.
+
+        Raises:
+            _Refused: Parts give other bits, or nothing.
+        """
+        whole = Parameter(self._drawn())
+        flat = whole.detach().clone().reshape(-1)
+        spans = list(zip(PROBE_CUTS, PROBE_CUTS[1:], strict=False))
+        parts = [Parameter(flat[start:stop].clone()) for start, stop in spans]
+        twins = self._twin([whole]), self._twin(parts)
+        for parameter in (whole, *parts):
+            twins[parameter is not whole].state[parameter] = self._begun(parameter)
+        before = _own_facts(twins[0])
+        for _ in range(PROBE_STEPS):
+            whole.grad = self._drawn()
+            for part, (start, stop) in zip(parts, spans, strict=True):
+                part.grad = whole.grad.reshape(-1)[start:stop].clone()
+            for twin in twins:
+                self._step(twin)
+        if _own_facts(twins[0]) != before:
+            raise _Refused("keeps something beside its parameters' states")
+        if any(set(twin.state) - {whole, *parts} for twin in twins):
+            raise _Refused("keeps states that belong to no parameter")
+        if not _same(torch.cat([part.detach() for part in parts]), whole.detach().reshape(-1)):
+            raise _Refused("does not update each element by itself")
+        return self._compared(
+            twins[0].state[whole], [twins[1].state[part] for part in parts], spans, whole.shape
+        )
+
+    def _compared(
+        self,
+        whole: State,
+        parts: Sequence[State],
+        spans: Sequence[tuple[int, int]],
+        shape: torch.Size,
+    ) -> float:
+        num_bytes = 0.0
+        for part, (start, stop) in zip(parts, spans, strict=True):
+            wanted = state_part(whole, shape, start, stop)
+            if wanted.keys() != part.keys() or not all(
+                _same(value, part[name]) for name, value in wanted.items()
+            ):
+                raise _Refused("has a state that cannot be cut by elements")
+        for value in whole.values():
+            if is_by_element(value, shape):
+                num_bytes += value.element_size()
+            elif isinstance(value, torch.Tensor) and value.numel() > 1:
+                raise _Refused("has a state that is not by elements")
+        return num_bytes
+
+    def _drawn(self) -> torch.Tensor:
+        """Of many sizes, so that what depends on a norm shows."""
+        values = torch.randn(PROBE_SHAPE, generator=self._generator)
+        sizes = torch.logspace(-3, 1, math.prod(PROBE_SHAPE)).reshape(PROBE_SHAPE)
+        return (values * sizes).to(self._like.dtype).to(self._like.device)
+
+    def _begun(self, parameter: torch.Tensor) -> State:
+        """As the optimizer has begun the state of a parameter, if it does so before its step."""
+        return {
+            name: torch.full_like(parameter.detach(), float(value.reshape(-1)[0]), dtype=value.dtype)
+            if is_by_element(value, self._like.shape)
+            else value.clone()
+            if isinstance(value, torch.Tensor)
+            else value
+            for name, value in self._state.items()
+        }
+
+    def _twin(self, parameters: Sequence[Parameter]) -> torch.optim.Optimizer:
+        groups: list[Sequence[Parameter]] = [[] for _ in self._optimizer.param_groups]
+        groups[self._number] = parameters
+        return twin_of(self._optimizer, groups)
+
+    def _step(self, twin: torch.optim.Optimizer) -> None:
+        try:
+            twin.step()
+        except Exception as error:
+            raise _Refused(f"cannot take a step of a part ({first_line(error)})") from error
+
+
+def _own_facts(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """What it has as attributes of its own that a step may change."""
+    return {
+        name: repr(value)
+        for name, value in vars(optimizer).items()
+        if name not in PARTS_OF_TORCH
+        and isinstance(value, (int, float, torch.Tensor, list, dict))
+        and not isinstance(value, bool)
+    }
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return bool(one == other)

@@ -1,0 +1,139 @@
+"""An optimizer is cut where the probe proves that it updates each element by itself, only there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.worker.shards.element_wise import prove_element_wise
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+BY_ELEMENT = {
+    "ASGD": 1,
+    "Adadelta": 2,
+    "Adagrad": 1,
+    "Adam": 2,
+    "AdamW": 2,
+    "Adamax": 2,
+    "NAdam": 2,
+    "RAdam": 2,
+    "RMSprop": 1,
+    "Rprop": 2,
+    "SGD": 0,
+}
+"""Name to its numbers for each element."""
+
+OTHERS = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+OPTIONS = (
+    {},
+    {"weight_decay": 0.01},
+    {"amsgrad": True},
+    {"fused": True},
+    {"foreach": True},
+    {"momentum": 0.9},
+)
+
+
+def made(name, dtype, options):
+    """The optimizer on one matrix; None where it has no such option."""
+    weight = torch.nn.Parameter(torch.randn(8, 8).to(dtype))
+    try:
+        return getattr(torch.optim, name)([weight], lr=0.01, **options)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+@pytest.mark.parametrize("name", [*BY_ELEMENT, *OTHERS])
+def test_each_of_torchs_optimizers_is_cut_or_refused_by_name(name):
+    """With every option and precision that it has."""
+    num_found = 0
+    for dtype in DTYPES:
+        for options in OPTIONS:
+            if (optimizer := made(name, dtype, options)) is None:
+                continue
+            num_found += 1
+            before = repr(optimizer.state_dict())
+            if name in OTHERS:
+                with pytest.raises(UserError, match=f"shard_optimizer: {name} "):
+                    prove_element_wise(optimizer)
+            else:
+                numbers = BY_ELEMENT[name] + ("amsgrad" in options)
+                numbers += name == "SGD" and "momentum" in options
+                numbers += name == "RMSprop" and "momentum" in options
+                assert prove_element_wise(optimizer) == numbers * dtype.itemsize
+            assert repr(optimizer.state_dict()) == before
+    assert num_found >= len(DTYPES)
+
+
+class ByNorm(torch.optim.SGD):
+    """Each tensor's step is as long as its norm says, as in LARS and LAMB."""
+
+    def step(self):
+        """Scale, then step."""
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is not None:
+                    each.grad = each.grad * each.detach().norm()
+        super().step()
+
+
+class Counting(torch.optim.SGD):
+    """It keeps a number of its own."""
+
+    num_steps = 0
+
+    def step(self):
+        """Count, too."""
+        self.num_steps += 1
+        super().step()
+
+
+class BySign(torch.optim.Optimizer):
+    """A script's own, by elements: Lion."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self):
+        """Chen et al., Symbolic Discovery of Optimization Algorithms, 2023."""
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is not None:
+                    kept = self.state[each].setdefault("m", torch.zeros_like(each))
+                    each.sub_((kept * 0.9 + each.grad * 0.1).sign_() * group["lr"])
+                    kept.lerp_(each.grad, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda p: ByNorm(p, lr=0.1), "ByNorm does not update each element by itself"),
+        (lambda p: Counting(p, lr=0.1), "Counting keeps something beside its parameters' states"),
+        (BySign, None),
+    ],
+    ids=["by norm", "with a count", "by sign"],
+)
+def test_a_scripts_own_optimizer_is_proven_like_any_other(make, why):
+    """What it does decides, not its name."""
+    optimizer = make([torch.nn.Parameter(torch.randn(4, 5))])
+    if why is None:
+        assert prove_element_wise(optimizer) == 4
+    else:
+        with pytest.raises(UserError, match=why):
+            prove_element_wise(optimizer)
+
+
+def test_hooks_and_views_are_refused_in_one_line():
+    """Hooks would see no gradients; what is not contiguous has no elements in a row."""
+    weight = torch.nn.Parameter(torch.randn(4, 5))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    handle = optimizer.register_step_pre_hook(lambda *_: None)
+    with pytest.raises(UserError, match="SGD has hooks of its own"):
+        prove_element_wise(optimizer)
+    handle.remove()
+    prove_element_wise(optimizer)
+    turned = torch.optim.SGD([torch.nn.Parameter(torch.randn(4, 5).t())], lr=0.1)
+    with pytest.raises(UserError, match="not contiguous"):
+        prove_element_wise(turned)
