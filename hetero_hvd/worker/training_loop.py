@@ -53,6 +53,9 @@ class TrainingLoop:
     _slice: Slice | None = None
     """The part that was begun and is not applied yet."""
 
+    _num_epochs = 0
+    """Of the whole training, as the script says."""
+
     _last: Slice | None = None
     """The part that was handed out last in the epoch under way."""
 
@@ -134,6 +137,7 @@ class TrainingLoop:
         settings = self._state.context.settings
         self._step.passes.emulate(Emulation.of(settings.node.emulate, settings.worker))
         self._is_through = False
+        self._num_epochs = num_epochs
         self._state.enter()
         if self._state.is_leader:
             warn_if_trained(position.epoch, num_epochs)
@@ -181,6 +185,8 @@ class TrainingLoop:
 
     def _next_part(self) -> Slice | None:
         """This worker's next part of the epoch in this membership; None at its end."""
+        if self._state.position.epoch >= self._num_epochs:
+            return None  # others had applied the last step of all when this worker came back
         if self._parts_of is not self._state.membership:
             self._parts_of = self._state.membership
             is_tried = self._parts_of.plan.calibration_ratio > 0

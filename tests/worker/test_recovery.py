@@ -101,6 +101,30 @@ def test_a_fault_changes_nothing(undisturbed, fault):
     assert hub.fired == {fault}
 
 
+def take_one_epoch(context):
+    """A script that does nothing behind its last step: how often each sample was used."""
+    counts = nn.Parameter(torch.zeros(SIZE))
+    optimizer = torch.optim.SGD([counts], lr=1.0)
+    loader = DataLoader(TensorDataset(torch.arange(SIZE)), BATCH, drop_last=True)
+    trainer = Trainer(nn.ParameterList([counts]), optimizer, loader)
+    trainer._state._context = context
+    for _ in trainer.epochs(1):
+        for (index,) in trainer.batches():
+            trainer.step(lambda index: -BATCH * counts[index].mean(), index)
+    return counts.tolist()
+
+
+@pytest.mark.parametrize("operation", ["gradients.0.0", "totals.0"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_who_misses_the_last_step_of_all_takes_it_over(operation, when):
+    """The others are at the end of the training already, and have no part for it any more."""
+    hub = Hub(3, [(1, operation, SIZE // BATCH, when)])
+    used = SIZE // BATCH * BATCH
+    for counts in run_together(hub, take_one_epoch):
+        assert counts == pytest.approx([1.0] * used + [0.0] * (SIZE - used))
+    assert hub.fired == hub.faults
+
+
 def test_an_early_second_fault_changes_nothing(undisturbed):
     """The rendezvous after a fault breaks too, while the workers tell each other where they are."""
     faults = [(1, "totals.0", 4, "after"), (2, "reports", 2, "before"), (0, "plan", 3, "after")]
