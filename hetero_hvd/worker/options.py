@@ -31,6 +31,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "compression": get_args(Compression),
     "wait_free_lr": get_args(LearningRateRule),
     "sum_bits": (64, 32),
+    "shard_optimizer": (True, False),
 }
 """Options that have one of a few values; None is left to the job."""
 
@@ -75,6 +76,8 @@ class StepOptions:
         wait_free: Each worker computes chunks of `micro_batch_size` samples (None: a sixteenth of
             the global batch) until the step before is reduced: docs/guide/staleness.md; None: as
             `mode` says.
+        shard_optimizer: The optimizer's state lies in parts on the workers, by the memory that each
+            has left, each part on two: docs/guide/large-models.md.
         wait_free_lr: How the learning rate grows with the samples of such a step: `linear`, `sqrt`,
             `none`; `auto`: `sqrt` for Adam and its kind, else `linear`.
     """
@@ -95,6 +98,7 @@ class StepOptions:
     lookahead: bool = True
     wait_free: bool | None = None
     wait_free_lr: LearningRateRule = "auto"
+    shard_optimizer: bool = False
 
     @property
     def undivided(self) -> int:
@@ -116,7 +120,7 @@ class StepOptions:
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
-                *first, last = map(str, filter(None, allowed))
+                *first, last = (str(each) for each in allowed if each is not None)
                 raise UserError(f"{name}={value!r}: must be {', '.join(first)} or {last}")
         bound, warmup = self.staleness_bound, self.staleness_warmup_steps
         if bound is not None and bound not in range(MAX_STALENESS_BOUND + 1):
@@ -144,6 +148,7 @@ class TrainerOptions(TypedDict, total=False):
     lookahead: bool
     wait_free: bool | None
     wait_free_lr: LearningRateRule
+    shard_optimizer: bool
 
 
 def with_tried(
@@ -193,6 +198,8 @@ def step_options(given: TrainerOptions, job: JobSettings, *, loader_batch_size: 
     check_functions(options)
     if own.grain is not None and mode != "reproducible":
         raise UserError(f"grain={own.grain}: only with reproducible=True")
+    if options.shard_optimizer:
+        _check_shards(options, mode)
     if options.accumulation_steps > 1 and not options.micro_batch_size and mode == SYNCHRONOUS:
         options = replace(options, micro_batch_size=loader_batch_size)
     global_batch_size = loader_batch_size * options.accumulation_steps
@@ -202,6 +209,26 @@ def step_options(given: TrainerOptions, job: JobSettings, *, loader_batch_size: 
             f"multiple of micro_batch_size={options.micro_batch_size}"
         )
     return options
+
+
+def _check_shards(options: StepOptions, mode: ModeName) -> None:
+    """Refuse what a state in parts was not proven with.
+
+    Raises:
+        UserError: Names it.
+    """
+    others = {
+        f"mode {mode}": mode != SYNCHRONOUS,
+        f"staleness_bound={options.staleness_bound}": options.staleness_bound,
+        "a scaler": options.scaler is not None,
+    }
+    for what, is_there in others.items():
+        if is_there:
+            raise UserError(
+                f"shard_optimizer: not with {what}: only the synchronous mode without staleness "
+                "and without a scaler is proven; leave out one of the two (bfloat16 needs no "
+                "scaler)"
+            )
 
 
 def check_functions(options: StepOptions) -> None:

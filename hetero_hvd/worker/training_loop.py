@@ -73,16 +73,19 @@ class TrainingLoop:
         **options: Unpack[TrainerOptions],
     ) -> None:
         settings = read_launch_settings()
-        self._is_alone = is_alone() and settings.launch.benchmark is None
+        launch = settings.launch
+        self._is_alone = is_alone() and launch.benchmark is None
         arguments.check_parts(model, optimizer, loader, after_step, is_alone=self._is_alone)
         arguments.check_extra_state(extra_state or {})
         arguments.check_scheduler(scheduler, scheduler_interval, optimizer)
         self._model = model.to(device())  # first: else a sampler's seeds would be the device's
         sampling = Sampling(loader, seed)
-        given = with_tried(options, settings.launch.tried, sampling.batch_size)
-        own = step_options(given, settings.launch.job, loader_batch_size=sampling.batch_size)
+        given = with_tried(options, launch.tried, sampling.batch_size)
+        own = step_options(given, launch.job, loader_batch_size=sampling.batch_size)
         self._schedule = Schedule(scheduler, scheduler_interval)
         script = Script(model, optimizer, loader, sampling, own, seed, device(), settings)
+        script = script.in_parts()
+        kept = script.shards or optimizer
         mode = self._mode = open_mode(script)
         division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
         self._loader = ShareLoader(loader, sampling, seed=seed, grain=mode.grain, **division)
@@ -90,23 +93,17 @@ class TrainingLoop:
         self._pipeline = Pipeline(self._step, mode, self._applied)
         self._result = StepResult()
         parts: dict[str, Stateful | None] = {"model": model, "trainable": Trainable(model)}
-        parts |= {"optimizer": optimizer, "scheduler": scheduler, "scaler": own.scaler}
+        parts |= {"optimizer": kept, "scheduler": scheduler, "scaler": own.scaler}
         parts |= {**self._step.state, "staleness": mode.staleness if mode.staleness.bound else None}
         state, passes = all_parts(parts, extra_state or {}), self._step.passes
         can_calibrate = isinstance(self._step, SynchronousStep)
         ways = {"shares_vary": mode.shares_vary, "can_calibrate": can_calibrate}
         work = describe_workload(model, own, device(), settings.node, grain=mode.grain, **ways)
         self._state = open_state(
-            state,
-            self._loader,
-            passes,
-            self._pipeline,
-            mode=mode,
-            work=work,
-            launch=settings.launch,
+            state, self._loader, passes, self._pipeline, mode=mode, work=work, launch=launch
         )
         state["position"] = self._state.position
-        self._fingerprints = Fingerprints(state, mode.numerics, settings.launch)
+        self._fingerprints = Fingerprints(state, mode.numerics, launch)
         self._parts: Iterator[Slice] = iter(())
         self._parts_of: WorkerMembership | None = None
         self._left_at = 0

@@ -38,7 +38,7 @@ Holdings = Mapping[int, Sequence[Span]]
 """Rank to the spans that it holds, disjoint."""
 
 
-class Part(NamedTuple):
+class Shard(NamedTuple):
     """Blocks that the same workers hold.
 
     Attributes:
@@ -125,12 +125,12 @@ def lost(num_blocks: int, held: Holdings) -> list[Span]:
     return [span for span, holders in _atoms(num_blocks, held) if not holders]
 
 
-def as_held(num_blocks: int, held: Holdings) -> list[Part]:
+def as_held(num_blocks: int, held: Holdings) -> list[Shard]:
     """The parts as they are held now, whoever and however many hold each."""
-    return [Part(span, holders) for span, holders in _atoms(num_blocks, held)]
+    return [Shard(span, holders) for span, holders in _atoms(num_blocks, held)]
 
 
-def cut(num_blocks: int, wanted: Sequence[int], held: Holdings) -> list[Part]:
+def cut(num_blocks: int, wanted: Sequence[int], held: Holdings) -> list[Shard]:
     """Decide who holds what, so that as few blocks move as can be.
 
     Args:
@@ -150,13 +150,13 @@ def cut(num_blocks: int, wanted: Sequence[int], held: Holdings) -> list[Part]:
         flow.needs[number] = copies * span.length
         flow.keepers[number] = frozenset(holders)
     flow.run()
-    parts: list[Part] = []
+    parts: list[Shard] = []
     for (span, _), amounts in zip(atoms, flow.amounts, strict=True):
         parts += _laid(span, amounts, copies)
     return _joined(parts)
 
 
-def moves(parts: Iterable[Part], held: Holdings) -> list[Move]:
+def moves(parts: Iterable[Shard], held: Holdings) -> list[Move]:
     """What is to be sent so that all hold what they should; givers take turns by what they gave.
 
     Args:
@@ -176,7 +176,7 @@ def moves(parts: Iterable[Part], held: Holdings) -> list[Move]:
     return found
 
 
-def contributors(parts: Iterable[Part]) -> list[tuple[Span, int]]:
+def contributors(parts: Iterable[Shard]) -> list[tuple[Span, int]]:
     """Which holder of each part tells the others what has become of it; in equal amounts."""
     told: dict[int, int] = {}
     found = []
@@ -187,7 +187,7 @@ def contributors(parts: Iterable[Part]) -> list[tuple[Span, int]]:
     return found
 
 
-def spans_of(parts: Iterable[Part], rank: int) -> list[Span]:
+def spans_of(parts: Iterable[Shard], rank: int) -> list[Span]:
     """What a rank holds, neighbours as one."""
     found: list[Span] = []
     for span, holders in parts:
@@ -224,7 +224,7 @@ def _atoms_within(whole: Span, held: Holdings) -> list[tuple[Span, tuple[int, ..
     return found
 
 
-def _laid(span: Span, amounts: Mapping[int, int], copies: int) -> list[Part]:
+def _laid(span: Span, amounts: Mapping[int, int], copies: int) -> list[Shard]:
     """Who holds which blocks of a span, of which each rank holds so many: laid round and round."""
     held: dict[int, list[Span]] = {}
     at = 0
@@ -236,16 +236,16 @@ def _laid(span: Span, amounts: Mapping[int, int], copies: int) -> list[Part]:
             first = span.start - turn * span.length
             held.setdefault(rank, []).append(Span(first + at, first + end))
             at = end
-    parts = [Part(*each) for each in _atoms_within(span, held)]
+    parts = [Shard(*each) for each in _atoms_within(span, held)]
     assert all(len(part.holders) == copies for part in parts)  # noqa: S101 - the fold's law
     return parts
 
 
-def _joined(parts: Iterable[Part]) -> list[Part]:
-    found: list[Part] = []
+def _joined(parts: Iterable[Shard]) -> list[Shard]:
+    found: list[Shard] = []
     for part in parts:
         if found and found[-1].holders == part.holders:
-            found[-1] = Part(Span(found[-1].span.start, part.span.stop), part.holders)
+            found[-1] = Shard(Span(found[-1].span.start, part.span.stop), part.holders)
         else:
             found.append(part)
     return found

@@ -107,6 +107,12 @@ class Position:
         self.evaluations = []
         self.gathered = []
 
+    def begin_at(self, epoch: int, step_in_epoch: int, applied_steps: int) -> None:
+        """Go on from somewhere else."""
+        self.epoch = epoch
+        self.step_in_epoch = step_in_epoch
+        self.applied_steps = applied_steps
+
     def next_epoch(self) -> None:
         """The epoch is over."""
         self.epoch += 1

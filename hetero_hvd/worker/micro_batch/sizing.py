@@ -127,6 +127,15 @@ class MicroBatchSizer:
             self._meter.restart()
             self._model.start(self._meter.read().used_bytes)
 
+    def left_bytes(self, node: NodeSettings) -> float:
+        """What the memory has left just now.
+
+        Args:
+            node: The most memory that the user allows.
+        """
+        use = MemoryMeter(self._device, node.memory_limit_bytes).read()
+        return float(use.limit_bytes - use.used_bytes)
+
     def reserve(self, num_bytes: int) -> None:
         """Leave room in the host's memory for something that comes and goes beside the steps."""
         if self._device.type == "cpu":

@@ -15,6 +15,7 @@ from hetero_hvd.worker.recovery.last_state import LastState
 from hetero_hvd.worker.recovery.membership import FRESH
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.replica_check import Holder, Undecided, heal
+from hetero_hvd.worker.shards.members import PartsLost
 
 logger = logging.getLogger(__name__)
 
@@ -97,8 +98,12 @@ class Agreement:
         self.reached(checksum)
         return is_healed
 
-    def fall_back(self, collective: Collective, why: Undecided) -> bool:
-        """Nobody can tell which state is right: go back to the newest checkpoint.
+    def fall_back(self, collective: Collective, why: Undecided | PartsLost) -> bool:
+        """Nobody has a state that is known to be right: go back to the newest checkpoint.
+
+        Args:
+            collective: The rendezvous.
+            why: In words.
 
         Returns:
             Whether this worker has one.
@@ -112,9 +117,13 @@ class Agreement:
         found = gather_bytes(collective, str(path or "").encode(), "fallback")
         if not any(found):
             raise TryAgainError(
-                f"after step {step} {why}, no state is held by most, and there is no checkpoint: "
-                "start the job again"
+                f"after step {step} {_in_words(why)}, and there is no checkpoint: start the job "
+                "again"
             )
         if collective.rank == 0:
             logger.error("after step %d %s: all go back to the newest checkpoint", step, why)
         return path is not None
+
+
+def _in_words(why: Undecided | PartsLost) -> str:
+    return f"{why}, no state is held by most" if isinstance(why, Undecided) else str(why)

@@ -17,7 +17,6 @@ from hetero_hvd.messages import Finished, Leaving, Recovered
 from hetero_hvd.messages.launch import WorkerLaunch
 from hetero_hvd.probes.phase_clock import NO_PHASE
 from hetero_hvd.worker.comm.horovod import Interrupted
-from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
@@ -38,8 +37,10 @@ from hetero_hvd.worker.recovery.step_application import StepApplication
 from hetero_hvd.worker.recovery.watchdog import Watchdog
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.driver_client import Training
+from hetero_hvd.worker.session.last_words import exchange_last_words
 from hetero_hvd.worker.session.whereabouts import waits_in
 from hetero_hvd.worker.session.worker_context import WorkerContext, init
+from hetero_hvd.worker.shards.members import PartsLost
 from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.training_mode import TrainingMode
@@ -100,11 +101,14 @@ class ElasticState:
             lambda: self.is_leader,
             settings=launch.checkpoints,
             tell=lambda message: self.context.tell(message),  # noqa: PLW0108 - it is known later
+            shards=mode.shards,
         )
+        self._shards = mode.shards
         self.last_state = LastState(self.replica)
         self._agreement = Agreement(self.replica, self.position, self._kept, self.last_state)
+        own = partial(self._report, is_applying=True)
         self.application = StepApplication(
-            self.position, self.last_state, partial(self._report, is_applying=True), self._restart
+            self.position, self.last_state, own, self._restart, mode.shards
         )
         floor_seconds = launch.job.hang_timeout_seconds
         self._check_steps = launch.check_steps
@@ -141,9 +145,8 @@ class ElasticState:
     @property
     def num_workers(self) -> int:
         """Members at the moment; waits for this worker's admission."""
-        if self._membership is None:
-            return self.context.collective.size
-        return len(self._membership.workers)
+        members = self._membership
+        return self.context.collective.size if members is None else len(members.workers)
 
     def check_not_begun(self, what: str) -> None:
         """Refuse what all workers have to know before they meet; raises UserError."""
@@ -152,9 +155,7 @@ class ElasticState:
 
     def begin_at(self, epoch: int, step_in_epoch: int, applied_steps: int) -> None:
         """The script has loaded the state after so many steps."""
-        self.position.epoch = epoch
-        self.position.step_in_epoch = step_in_epoch
-        self.position.applied_steps = applied_steps
+        self.position.begin_at(epoch, step_in_epoch, applied_steps)
         self._has_loaded = True
 
     def enter(self) -> None:
@@ -190,8 +191,7 @@ class ElasticState:
 
     def rejoin(self) -> None:
         """Another trainer may have entered other memberships since this one has trained."""
-        is_old = self._membership and self._membership.rendezvous_id != self.context.rendezvous_id
-        if is_old:
+        if self._membership and self._membership.rendezvous_id != self.context.rendezvous_id:
             self._meet()
 
     def shares_in_epoch(self, step_in_epoch: int) -> tuple[tuple[int, ...], int]:
@@ -267,8 +267,7 @@ class ElasticState:
         is_told = "forward" in seconds or share == 0  # by the device, just now; or it has nothing
         if is_told and not self._clock.is_immediate:
             own = sum(value for phase, value in seconds.items() if phase != "comm_wait")
-            evaluation = seconds.get("evaluation", 0.0)
-            self.times.look(share, own, evaluation, planned=planned)
+            self.times.look(share, own, seconds.get("evaluation", 0.0), planned=planned)
         more = self._profile.step_applied(self.context, step, seconds)
         self.times.add(share, seconds, more | self._pipeline.state(), planned=planned)
         self._watchdog.learn(seconds)
@@ -279,6 +278,7 @@ class ElasticState:
         if is_urgent:
             exchange.hurry(step)
         try:
+            self._kept.tend_parts(self.context.collective)
             if is_check_due(self.position, self._check_steps):
                 when = f"at step {self.position.applied_steps}"
                 if self._compare(when, "checksums"):
@@ -335,6 +335,7 @@ class ElasticState:
         try:
             self._tell_timings(self.membership.exchange.read())
             self._compare(f"after {self.position.applied_steps} steps", "finish")
+            self._kept.keep_parts(self.context.collective)
         except Interrupted as fault:
             self.recover("fault", str(fault))
             return False
@@ -344,16 +345,8 @@ class ElasticState:
         self._profile.finish(self.context, applied_steps - 1)
         self.context.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
         if self.context.client is None:
-            self._exchange_last_words()
+            exchange_last_words(self.context)
         return True
-
-    def _exchange_last_words(self) -> None:
-        """What is still to be told has no exchange of timings any more that takes it along."""
-        collective = self.context.collective
-        try:
-            self.context.heard(gather_bytes(collective, self.context.payload(), "last words"))
-        except Interrupted as fault:  # who has trained to the end may go before the others
-            logger.info("not all last words are recorded: %s", fault)
 
     def _compare(self, when: str, name: str) -> bool:
         members = self.membership.members
@@ -375,6 +368,7 @@ class ElasticState:
         if table.stop or table.reset:
             self._pipeline.drain(self.context.collective)
         if table.stop:
+            self._kept.keep_parts(self.context.collective)
             self._leave("the driver ends the job")
         if table.reset:
             self.recover("membership", "the driver wants another membership")
@@ -405,10 +399,11 @@ class ElasticState:
                 # Stored at once: should this rendezvous break, its id must not be used again.
                 context.agreed(next_rendezvous_id(reports), run_of(reports))
                 try:
-                    self._membership = meet(collective, self.replica, reports, context.planner)
+                    own = self.replica, reports, context.planner, self._shards
+                    self._membership = meet(collective, *own)
                     self.last_state.is_trusted = True
                     break
-                except Undecided as why:
+                except (Undecided, PartsLost) as why:
                     has_state = self._agreement.fall_back(collective, why)
             except InvariantError:
                 self.last_state.is_trusted = False
@@ -424,9 +419,11 @@ class ElasticState:
     def _report(
         self, *, is_new: bool = False, has_state: bool = True, is_applying: bool = False
     ) -> Report:
+        has_state &= is_applying or not (self._shards and self._shards.is_torn)
         return Report(
             worker=self.context.settings.worker,
             applied_steps=self.position.applied_steps if has_state else FRESH,
+            shards=self._kept.held_parts(self.context.settings.node),
             is_new=is_new,
             epoch=self.position.epoch,
             num_evaluations=len(self.position.evaluations),

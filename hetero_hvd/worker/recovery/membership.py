@@ -23,6 +23,8 @@ from hetero_hvd.worker.recovery.replica_check import Holder, Undecided, compare
 from hetero_hvd.worker.recovery.transfer import copy_state
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.plan_source import Planner
+from hetero_hvd.worker.shards.members import HeldShards, ShardMember
+from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 from hetero_hvd.worker.timing.timing_exchange import TimingExchange
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         steps_on_batch: Steps applied on the batch under way; see `Position`.
         is_applying: Whether it is in the midst of the application of a step, the last applied one.
         num_heard: See `StepApplication`.
+        shards: What it holds of the optimizer's state; None: all of it, as all others.
     """
 
     worker: WorkerId
@@ -85,6 +88,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     steps_on_batch: int = 0
     is_applying: bool = False
     num_heard: int = 0
+    shards: HeldShards | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +270,7 @@ def _facts(report: Report) -> dict[str, object]:
         **report.order.facts,
         "staleness bound": bound,
         "parts of the state": ", ".join(report.parts),
+        "shard_optimizer": report.shards is not None,
     }
 
 
@@ -289,8 +294,17 @@ def run_of(reports: list[Report]) -> RunIdentity:
     return max(reports, key=lambda report: report.rendezvous_id).run
 
 
+def members_of(reports: Sequence[Report]) -> list[ShardMember]:
+    """What the parts of the optimizer's state depend on, in rank order."""
+    return [ShardMember(r.applied_steps, r.is_applying, r.shards or HeldShards()) for r in reports]
+
+
 def meet(
-    collective: Collective, replica: Replica, reports: list[Report], planner: Planner
+    collective: Collective,
+    replica: Replica,
+    reports: list[Report],
+    planner: Planner,
+    shards: ShardedOptimizer | None = None,
 ) -> WorkerMembership:
     """Make all replicas of a new rendezvous equal, and get its first plan.
 
@@ -301,8 +315,11 @@ def meet(
     Raises:
         Interrupted: The rendezvous broke; enter the next one and call again.
         Undecided: Nobody can tell which state is right.
+        PartsLost: All are lost who had a part of the optimizer's state.
         InvariantError: The replicas differ after copying.
     """
+    if shards is not None:
+        shards.check(members_of(reports))
     own = reports[collective.rank]
     source, rounded = _rightful(collective, replica, reports)
     best = reports[source]
@@ -322,6 +339,8 @@ def meet(
             )
     collective.laps.lap("vote")
     plan = first_plan(collective, reports, planner)
+    if shards is not None:
+        shards.meet(collective, members_of(reports))
     collective.laps.lap("plan")
     consistency = Consistency(
         broadcast=is_copied,

@@ -279,7 +279,7 @@ class Replica:
 
     def _kinds(self) -> dict[str, str]:
         names = [name for name in self._parts if name.rpartition(".")[2] in STATEFUL_KINDS]
-        found = {name: type(self._parts[name]) for name in names}
+        found = {name: _kind(self._parts[name]) for name in names}
         return {name: f"{cls.__module__}.{cls.__qualname__}" for name, cls in found.items()}
 
     def _plain(self, name: str, tensors: TensorMap) -> Any:  # noqa: ANN401 - plain data
@@ -369,6 +369,12 @@ def for_own_device(part: Stateful, state: Any) -> Any:  # noqa: ANN401 - any sta
     kept = [{name: group[name] for name in OF_DEVICE if name in group} for group in own]
     pairs = zip(given["param_groups"], kept, strict=True)
     return given | {"param_groups": [group | options for group, options in pairs]}
+
+
+def _kind(part: Stateful) -> type:
+    """Whose state it is; the optimizer's own, where that lies in parts on the workers."""
+    found: object = getattr(part, "kind", None)
+    return found if isinstance(found, type) else type(part)
 
 
 def _title(name: str) -> str:

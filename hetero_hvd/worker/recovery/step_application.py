@@ -11,12 +11,15 @@ import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.recovery.last_state import LastState
-from hetero_hvd.worker.recovery.membership import Report, exchange_reports
+from hetero_hvd.worker.recovery.membership import FRESH, Report, exchange_reports, members_of
+from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
+from hetero_hvd.worker.step.other_optimizers import OwnUpdate
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ class StepApplication:
         last_state: Is not kept where only a half of a step is applied.
         report: What this worker tells of itself in a rendezvous.
         restart: Leaves this rendezvous and enters the next one.
+        shards: The optimizer's state in parts; None: each worker has all of it.
 
     Attributes:
         fault: Why the membership is over that the step under way began with; "": it is not.
@@ -52,7 +56,11 @@ class StepApplication:
         last_state: LastState,
         report: Callable[[], Report],
         restart: Callable[[], None],
+        shards: ShardedOptimizer | None = None,
     ) -> None:
+        self._shards = shards
+        if shards is not None:
+            shards.finish_elsewhere = self.finish_update
         self._position = position
         self._last_state = last_state
         self._report = report
@@ -112,7 +120,39 @@ class StepApplication:
             collective.laps.lap("reports")
             if not any(each.is_applying for each in reports):
                 return reports
-            self._round(collective, reports, None)
+            if self._shards is None:
+                self._round(collective, reports, None)
+                continue
+            with OwnUpdate():
+                self._shards.complete(collective, members_of(reports))
+            report = _with_parts(report, self._shards)
+
+    def finish_update(self, collective: Collective, fault: Interrupted) -> None:
+        """Others are lost in the midst of an update of parts: bring it to its end with who is left.
+
+        Args:
+            collective: The rendezvous that broke.
+            fault: How.
+
+        Raises:
+            Interrupted: Others have brought it to its end, or a part is lost with all its holders;
+                this worker is in a new rendezvous already, see `fault`.
+        """
+        assert self._shards is not None  # noqa: S101 - it has called
+        logger.info("an update is brought to its end in a new rendezvous: %s", fault)
+        self.fault = str(fault)
+        self._restart_within()
+        while True:
+            try:
+                reports = exchange_reports(collective, self._report())
+                is_complete = self._shards.complete(collective, members_of(reports))
+            except Interrupted as broken:
+                logger.info("the rendezvous broke: %s", broken)
+                self._restart_within()
+                continue
+            if is_complete:
+                return
+            raise Interrupted(self.fault)
 
     def over(self) -> None:
         """All have met: a new membership has begun."""
@@ -143,6 +183,13 @@ class StepApplication:
         before, self._last_state.is_trusted = self._last_state.is_trusted, False
         self._restart()
         self._last_state.is_trusted = before
+
+
+def _with_parts(report: Report, shards: ShardedOptimizer) -> Report:
+    """The same after others were helped: their update may have left this worker between two."""
+    steps = FRESH if shards.is_torn else report.applied_steps
+    own = shards.held(report.applied_steps, lambda: 0.0)
+    return replace(report, applied_steps=steps, shards=own)
 
 
 def _first_missing(reports: Sequence[Report]) -> int:

@@ -84,6 +84,10 @@ def beside(
     Raises:
         UserError: No such model, optimizer or option is possible beside the trainer's.
     """
+    if script.shards is not None:
+        raise UserError(
+            f"{what}: not with shard_optimizer, which is proven for one model alone; leave that out"
+        )
     arguments.check_model(model, optimizer, what)
     others = [key for key in options if key not in OWN_OPTIONS]
     if others:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import Parameter
@@ -62,31 +63,45 @@ def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
 
 
-def is_by_element(value: object, shape: torch.Size) -> bool:
-    """Whether an entry of a parameter's state has an element for each of the parameter's."""
-    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == shape
+class ElementState(NamedTuple):
+    """What an optimizer keeps for each element.
+
+    Attributes:
+        num_bytes: Of one element, in the group that has most.
+        names: Of the entries that have a number for each element; all others are of a parameter.
+    """
+
+    num_bytes: float
+    names: frozenset[str]
 
 
-def state_part(state: Mapping[str, Any], shape: torch.Size, start: int, stop: int) -> State:
-    """What of a parameter's state belongs to its elements `start` to `stop`; copies."""
+def state_part(state: Mapping[str, Any], names: frozenset[str], start: int, stop: int) -> State:
+    """What of a parameter's state belongs to its elements `start` to `stop`; copies.
+
+    Args:
+        state: Of the whole parameter, or of one piece of it.
+        names: Of the entries by elements.
+        start: The first element.
+        stop: The one behind the last.
+    """
     return {
-        name: value.reshape(-1)[start:stop].clone()
-        if is_by_element(value, shape)
-        else value.clone()
-        if isinstance(value, torch.Tensor)
-        else value
+        name: _copied(value.reshape(-1)[start:stop] if name in names else value)
         for name, value in state.items()
     }
 
 
-def prove_element_wise(optimizer: torch.optim.Optimizer) -> float:
+def _copied(value: Any) -> Any:  # noqa: ANN401 - any state
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def prove_element_wise(optimizer: torch.optim.Optimizer) -> ElementState:
     """See that parts give the same bits as the whole, on a small tensor for each group.
 
     Args:
         optimizer: The script's; it is not changed.
 
     Returns:
-        Bytes of state for each element, the most of all groups.
+        What it keeps for each element.
 
     Raises:
         UserError: It cannot be cut; says why.
@@ -98,19 +113,20 @@ def prove_element_wise(optimizer: torch.optim.Optimizer) -> float:
                 f"shard_optimizer: {name} has hooks of its own around its step, which would see no "
                 "gradients: remove them, or train without shard_optimizer"
             )
-    most = 0.0
+    most, names = 0.0, frozenset[str]()
     for number, group in enumerate(optimizer.param_groups):
         try:
-            most = max(most, _Probe(optimizer, number).prove())
-        except _Refused as why:
+            found = _Probe(optimizer, number).prove()
+        except _Indivisible as why:
             where = f" (group {number})" if len(optimizer.param_groups) > 1 else ""
             raise UserError(
                 f"shard_optimizer: {name}{where} {why}: use an optimizer that updates each element "
                 "by itself, such as SGD, Adam, AdamW, RMSprop or Adagrad, or train without "
                 "shard_optimizer"
             ) from why
+        most, names = max(most, found.num_bytes), names | found.names
         _check_parameters(group["params"])
-    return most
+    return ElementState(most, names)
 
 
 def _check_parameters(parameters: Iterable[torch.Tensor]) -> None:
@@ -122,7 +138,7 @@ def _check_parameters(parameters: Iterable[torch.Tensor]) -> None:
             )
 
 
-class _Refused(Exception):
+class _Indivisible(Exception):  # noqa: N818 - becomes a whole sentence before anybody sees it
     """Why an optimizer cannot be cut, as the rest of a sentence."""
 
 
@@ -144,15 +160,15 @@ class _Probe:
         self._like = like
         self._state = dict(optimizer.state.get(given[0], {})) if given else {}
 
-    def prove(self) -> float:
-        """Bytes of state for each element.
+    def prove(self) -> ElementState:
+        """What the group has for each element.
 
         Raises:
-            _Refused: Parts give other bits, or nothing.
+            _Indivisible: Parts give other bits, or nothing.
         """
         whole = Parameter(self._drawn())
         flat = whole.detach().clone().reshape(-1)
-        spans = list(zip(PROBE_CUTS, PROBE_CUTS[1:], strict=False))
+        spans = list(pairwise(PROBE_CUTS))
         parts = [Parameter(flat[start:stop].clone()) for start, stop in spans]
         twins = self._twin([whole]), self._twin(parts)
         for parameter in (whole, *parts):
@@ -165,11 +181,11 @@ class _Probe:
             for twin in twins:
                 self._step(twin)
         if _own_facts(twins[0]) != before:
-            raise _Refused("keeps something beside its parameters' states")
+            raise _Indivisible("keeps something beside its parameters' states")
         if any(set(twin.state) - {whole, *parts} for twin in twins):
-            raise _Refused("keeps states that belong to no parameter")
+            raise _Indivisible("keeps states that belong to no parameter")
         if not _same(torch.cat([part.detach() for part in parts]), whole.detach().reshape(-1)):
-            raise _Refused("does not update each element by itself")
+            raise _Indivisible("does not update each element by itself")
         return self._compared(
             twins[0].state[whole], [twins[1].state[part] for part in parts], spans, whole.shape
         )
@@ -180,20 +196,18 @@ class _Probe:
         parts: Sequence[State],
         spans: Sequence[tuple[int, int]],
         shape: torch.Size,
-    ) -> float:
-        num_bytes = 0.0
+    ) -> ElementState:
+        names = frozenset(name for name, value in whole.items() if _has_shape(value, shape))
         for part, (start, stop) in zip(parts, spans, strict=True):
-            wanted = state_part(whole, shape, start, stop)
+            wanted = state_part(whole, names, start, stop)
             if wanted.keys() != part.keys() or not all(
                 _same(value, part[name]) for name, value in wanted.items()
             ):
-                raise _Refused("has a state that cannot be cut by elements")
-        for value in whole.values():
-            if is_by_element(value, shape):
-                num_bytes += value.element_size()
-            elif isinstance(value, torch.Tensor) and value.numel() > 1:
-                raise _Refused("has a state that is not by elements")
-        return num_bytes
+                raise _Indivisible("has a state that cannot be cut by elements")
+        others = (value for name, value in whole.items() if name not in names)
+        if any(isinstance(value, torch.Tensor) and value.numel() > 1 for value in others):
+            raise _Indivisible("has a state that is not by elements")
+        return ElementState(sum(whole[name].element_size() for name in names), names)
 
     def _drawn(self) -> torch.Tensor:
         """Of many sizes, so that what depends on a norm shows."""
@@ -204,11 +218,11 @@ class _Probe:
     def _begun(self, parameter: torch.Tensor) -> State:
         """As the optimizer has begun the state of a parameter, if it does so before its step."""
         return {
-            name: torch.full_like(parameter.detach(), float(value.reshape(-1)[0]), dtype=value.dtype)
-            if is_by_element(value, self._like.shape)
-            else value.clone()
-            if isinstance(value, torch.Tensor)
-            else value
+            name: torch.full_like(
+                parameter.detach(), float(value.reshape(-1)[0]), dtype=value.dtype
+            )
+            if _has_shape(value, self._like.shape)
+            else _copied(value)
             for name, value in self._state.items()
         }
 
@@ -221,7 +235,7 @@ class _Probe:
         try:
             twin.step()
         except Exception as error:
-            raise _Refused(f"cannot take a step of a part ({first_line(error)})") from error
+            raise _Indivisible(f"cannot take a step of a part ({first_line(error)})") from error
 
 
 def _own_facts(optimizer: torch.optim.Optimizer) -> dict[str, str]:
@@ -233,6 +247,10 @@ def _own_facts(optimizer: torch.optim.Optimizer) -> dict[str, str]:
         and isinstance(value, (int, float, torch.Tensor, list, dict))
         and not isinstance(value, bool)
     }
+
+
+def _has_shape(value: object, shape: torch.Size) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == shape
 
 
 def _same(one: object, other: object) -> bool:

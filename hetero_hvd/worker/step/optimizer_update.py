@@ -9,6 +9,7 @@ import torch
 from torch.nn import Parameter
 
 from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 from hetero_hvd.worker.step.other_optimizers import OwnUpdate
 
 
@@ -19,15 +20,21 @@ class OptimizerUpdate:
         optimizer: The user's.
         options: For scaler and clip.
         device: Where the model is.
+        shards: The optimizer's state in parts; None: each worker has all of it.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, options: StepOptions, device: torch.device
+        self,
+        optimizer: torch.optim.Optimizer,
+        options: StepOptions,
+        device: torch.device,
+        shards: ShardedOptimizer | None = None,
     ) -> None:
         self._optimizer = optimizer
         self._device = device
         self._scaler = options.scaler
         self._clip = options.clip
+        self._shards = shards
 
     @property
     def loss_scale(self) -> float:
@@ -41,7 +48,7 @@ class OptimizerUpdate:
                 parameter.grad = None
 
     def apply(self, parameters: Sequence[Parameter], lr_factor: float = 1.0) -> None:
-        """One update.
+        """One update; raises Interrupted where a state in parts meets the others, see there.
 
         Args:
             parameters: Only those with a gradient count.
@@ -86,4 +93,7 @@ class OptimizerUpdate:
         with OwnUpdate():
             if self._clip is not None:
                 self._clip([parameter for parameter in parameters if parameter.grad is not None])
-            self._optimizer.step()
+            if self._shards is None:
+                self._optimizer.step()
+            else:
+                self._shards.update()

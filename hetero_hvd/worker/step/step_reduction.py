@@ -83,7 +83,7 @@ class StepReduction:
         self._check = ModelCheck(script.model, optimizer)
         self._check.run()
         self._reducer = Reducer(bucket_bytes=options.bucket_bytes, compression=options.compression)
-        self._update = OptimizerUpdate(optimizer, options, script.device)
+        self._update = OptimizerUpdate(optimizer, options, script.device, script.shards)
         self._lookahead = Lookahead(optimizer, self._update)
         self._buffers = BufferAverage(is_late=staleness.bound > 0)
         self._bad_numbers = NonFiniteGuard()

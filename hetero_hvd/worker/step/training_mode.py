@@ -16,6 +16,7 @@ from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
+from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.staleness import Staleness, staleness_of
 from hetero_hvd.worker.step.training_step import TrainingStep
@@ -34,6 +35,7 @@ class Script(NamedTuple):
         device: Of this worker.
         settings: What this worker was told at its start.
         name: Of the model where a script trains several in one loop; empty for the first.
+        shards: The optimizer's state in parts; None: each worker has all of it.
         clock: Of the steps' phases, where they are those of another model's; None: its own.
     """
 
@@ -47,6 +49,16 @@ class Script(NamedTuple):
     settings: LaunchSettings
     name: str = ""
     clock: PhaseClock | None = None
+    shards: ShardedOptimizer | None = None
+
+    def in_parts(self) -> Script:
+        """The same with the optimizer's state in parts, if it is to be.
+
+        Raises:
+            UserError: It cannot be.
+        """
+        is_in_parts = self.options.shard_optimizer
+        return self._replace(shards=ShardedOptimizer(self.optimizer) if is_in_parts else None)
 
     def passes(self) -> Passes:
         """The model's passes on this worker's device, in micro-batches as the options say."""
@@ -69,6 +81,7 @@ class TrainingMode(ABC):
         grain: Samples that are never divided, and that are read and collated by themselves; None:
             any number of samples can be a share.
         staleness: How many steps may be under way.
+        shards: The optimizer's state in parts; None: each worker has all of it.
 
     Raises:
         UserError: What the script has given cannot be trained in this mode; says why.
@@ -81,6 +94,7 @@ class TrainingMode(ABC):
 
     def __init__(self, script: Script) -> None:
         self.staleness: Staleness = staleness_of(script.options)
+        self.shards = script.shards
         self._script = script
 
     @abstractmethod

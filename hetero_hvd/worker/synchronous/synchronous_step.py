@@ -41,6 +41,7 @@ class SynchronousStep:
         self._sums = StepReduction(script, self.passes.clock, staleness, may_repeat=True)
         self._rounds = find_rounds(script.model)
         self._loader = loader
+        self._shards = script.shards
         self._collective: Collective = SingleProcess()
         self._tried: Slice | None = None
 
@@ -153,13 +154,16 @@ class SynchronousStep:
         passes.sizing.done()
         self._rounds.finish(collective, clock)
         is_urgent = urgency(part.num_samples, clock.is_immediate)
-        self._sums.submit(collective, part, is_urgent=is_urgent)
+        counts = () if self._shards is None else (float(self._shards.wants_collection()),)
+        self._sums.submit(collective, part, is_urgent=is_urgent, counts=counts)
         return part.num_samples
 
     def apply_oldest(self, collective: Collective) -> AppliedStep | None:
         """Wait for the oldest step under way, and apply it."""
         totals = self._sums.wait(collective)
         num_samples = self.in_flight[0].part.global_samples
+        if self._shards is not None:
+            self._shards.is_collecting = totals.counts[0] > 0
         return self._sums.apply(collective, totals, num_samples=num_samples)
 
     def restore(self) -> None:

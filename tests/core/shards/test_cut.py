@@ -127,9 +127,7 @@ def test_nothing_moves_less(num_blocks, rooms, data):
     """Against all ways that there are, whoever holds whatever before."""
     wanted = wanted_or_skip(num_blocks, rooms)
     blocks = st.sets(st.integers(0, num_blocks - 1))
-    held = {
-        rank: [Span(b, b + 1) for b in sorted(data.draw(blocks))] for rank in range(len(rooms))
-    }
+    held = {rank: [Span(b, b + 1) for b in sorted(data.draw(blocks))] for rank in range(len(rooms))}
     owners = {rank: set(covered(spans)) for rank, spans in held.items()}
     parts = cut(num_blocks, wanted, held)
     ours = sum(

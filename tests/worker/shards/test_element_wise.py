@@ -61,7 +61,7 @@ def test_each_of_torchs_optimizers_is_cut_or_refused_by_name(name):
                 numbers = BY_ELEMENT[name] + ("amsgrad" in options)
                 numbers += name == "SGD" and "momentum" in options
                 numbers += name == "RMSprop" and "momentum" in options
-                assert prove_element_wise(optimizer) == numbers * dtype.itemsize
+                assert prove_element_wise(optimizer).num_bytes == numbers * dtype.itemsize
             assert repr(optimizer.state_dict()) == before
     assert num_found >= len(DTYPES)
 
@@ -119,7 +119,7 @@ def test_a_scripts_own_optimizer_is_proven_like_any_other(make, why):
     """What it does decides, not its name."""
     optimizer = make([torch.nn.Parameter(torch.randn(4, 5))])
     if why is None:
-        assert prove_element_wise(optimizer) == 4
+        assert prove_element_wise(optimizer) == (4, {"m"})
     else:
         with pytest.raises(UserError, match=why):
             prove_element_wise(optimizer)

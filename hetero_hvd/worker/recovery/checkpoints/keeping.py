@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
 
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import CheckpointWritten
-from hetero_hvd.messages.launch import CheckpointSettings
+from hetero_hvd.messages.launch import CheckpointSettings, NodeSettings
+from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.checkpoints.series import open_checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.session.turns import next_number
+from hetero_hvd.worker.shards.members import HeldShards
+from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 
 
 class Keeping:
@@ -28,6 +34,11 @@ class Keeping:
         is_leader: Whether this worker has rank 0 at the moment.
         settings: Where, when and how many; None: the job wants none.
         tell: Called, in the thread that writes, for each checkpoint that is whole.
+        shards: The optimizer's state in parts, which is whole only where it was collected just now;
+            None: each worker has all of it.
+
+    Raises:
+        UserError: The best state is wanted of a state in parts.
     """
 
     def __init__(
@@ -40,7 +51,16 @@ class Keeping:
         *,
         settings: CheckpointSettings | None,
         tell: Callable[[CheckpointWritten], None] = lambda _: None,
+        shards: ShardedOptimizer | None = None,
     ) -> None:
+        if shards is not None and settings is not None and settings.best:
+            raise UserError(
+                "shard_optimizer: not with checkpoint_best: the best state is written by one "
+                "worker, which has a part of it; leave out one of the two"
+            )
+        self._shards = shards
+        if shards is not None:
+            shards.wants_collection = lambda: self.is_due
         self._replica = replica
         self._position = position
         self._order = order
@@ -91,11 +111,69 @@ class Keeping:
             self.prove()
         if self._checkpoints is None:
             return
-        if self._is_leader() and self._checkpoints.is_due() and self._checkpoints.is_ready():
+        if self._is_whole and self.is_due:
             self._checkpoints.save(self._position.applied_steps)
         if self._checkpoints.takes_memory or self._took_memory:
             self._sizing.forget_peak()  # it was that of the copy
         self._took_memory = self._checkpoints.takes_memory
+
+    def held_parts(self, node: NodeSettings) -> HeldShards | None:
+        """What to tell the others of a state in parts; None: it is not in parts.
+
+        Args:
+            node: The most memory that the user allows.
+        """
+        if self._shards is None:
+            return None
+        left_bytes = partial(self._sizing.left_bytes, node)
+        return self._shards.held(self._position.applied_steps, left_bytes)
+
+    def tend_parts(self, collective: Collective) -> None:
+        """Between two steps: what is due of a state in parts; called by all workers.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        shards = self._shards
+        if shards is None:
+            return
+        is_wanted, shards.is_collecting = shards.is_collecting, False
+        if is_wanted:
+            with shards.collected(collective):
+                self.step_done()
+        if shards.is_moving:
+            shards.move_some(collective)
+
+    def keep_parts(self, collective: Collective) -> None:
+        """All are at the end: what `keep` would do, of a state in parts; called by all workers.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        if self._shards is None:
+            return
+        is_wanted = torch.tensor([float(self.is_kept)])
+        collective.broadcast(is_wanted, 0, "shards.is_kept")
+        if is_wanted.item():
+            with self._shards.collected(collective):
+                self.keep()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether this worker, while it has rank 0, writes checkpoints."""
+        return self._checkpoints is not None and self._is_leader()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for one, and this worker can write it without waiting."""
+        checkpoints = self._checkpoints
+        if checkpoints is None or not self._is_leader():
+            return False
+        return checkpoints.is_due() and checkpoints.is_ready()
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._shards is None or self._shards.is_collected
 
     def evaluated(self, metrics: Mapping[str, float], *, is_keeper: bool) -> None:
         """Keep the state that has the best result.
@@ -132,7 +210,7 @@ class Keeping:
     @property
     def _has_to_begin(self) -> bool:
         applied_steps = self._position.applied_steps
-        return self._checkpoints is not None and self._is_leader() and applied_steps > 0
+        return self.is_kept and self._is_whole and applied_steps > 0
 
     def in_words(self) -> str:
         """What is on disk of this run."""

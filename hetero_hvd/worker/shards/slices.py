@@ -1,0 +1,292 @@
+"""The parts of an optimizer's state that this worker holds, and their update.
+
+Parameters lie one after the other in the order of the optimizer's groups, each from a whole block
+on. A slice is some blocks of one parameter: its tensor is a view of the parameter, so that the
+update of a slice is one of the model.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import Parameter
+
+from hetero_hvd.core.shards.cut import Span
+from hetero_hvd.errors import UserError
+from hetero_hvd.worker.accelerator import is_accelerator
+from hetero_hvd.worker.shards.element_wise import (
+    BLOCK_ELEMENTS,
+    State,
+    options_of,
+    state_part,
+    twin_of,
+)
+
+LENGTH_BYTES = 8
+
+
+class ShardPiece(NamedTuple):
+    """Blocks of one parameter.
+
+    Attributes:
+        number: Of the parameter.
+        span: Counted from the first block of all.
+    """
+
+    number: int
+    span: Span
+
+
+class Layout:
+    """Where each parameter lies among the blocks.
+
+    Args:
+        optimizer: The script's.
+
+    Attributes:
+        parameters: In order.
+        num_blocks: Of all.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.parameters: list[Parameter] = [
+            each for group in optimizer.param_groups for each in group["params"]
+        ]
+        sizes = [-(-each.numel() // BLOCK_ELEMENTS) for each in self.parameters]
+        self._starts = [0, *accumulate(sizes)]
+        self.num_blocks = self._starts[-1]
+
+    def pieces(self, span: Span) -> Iterator[ShardPiece]:
+        """The blocks of a span, parameter by parameter."""
+        for number, (start, stop) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
+            part = _common(Span(start, stop), span)
+            if part.length > 0:
+                yield ShardPiece(number, part)
+
+    def elements(self, piece: ShardPiece) -> Span:
+        """Which elements of its parameter they are."""
+        first, end = self._starts[piece.number], self.parameters[piece.number].numel()
+        start, stop = ((block - first) * BLOCK_ELEMENTS for block in piece.span)
+        return Span(start, min(stop, end))
+
+    def view(self, piece: ShardPiece) -> torch.Tensor:
+        """Of these elements of the parameter.
+
+        Raises:
+            UserError: The script has given the parameter another form.
+        """
+        parameter = self.parameters[piece.number].detach()
+        if not parameter.is_contiguous():
+            raise UserError(
+                f"shard_optimizer: a parameter of {tuple(parameter.shape)} is not contiguous any "
+                "more: only such can be cut"
+            )
+        return parameter.view(-1)[slice(*self.elements(piece))]
+
+
+class Slices:
+    """What this worker holds.
+
+    Args:
+        optimizer: The script's: its class and the options of its groups, as they are in each step.
+        layout: Of its parameters.
+        names: Of the entries of its state that have a number for each element.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, layout: Layout, names: frozenset[str]
+    ) -> None:
+        self._optimizer = optimizer
+        self._names = names
+        self._layout = layout
+        self._group_of = [
+            number for number, group in enumerate(optimizer.param_groups) for _ in group["params"]
+        ]
+        self._twin = twin_of(optimizer, [[] for _ in optimizer.param_groups])
+        self._held: dict[ShardPiece, Parameter] = {}
+
+    def spans(self) -> list[Span]:
+        """What is held, neighbours as one."""
+        found: list[Span] = []
+        for span in sorted(piece.span for piece in self._held):
+            if found and found[-1].stop == span.start:
+                found[-1] = Span(found[-1].start, span.stop)
+            else:
+                found.append(span)
+        return found
+
+    def step(self) -> None:
+        """The update of what is held, with the gradients and options that there are just now."""
+        self._follow()
+        for piece, own in self._held.items():
+            parameter = self._layout.parameters[piece.number]
+            own.data = self._layout.view(piece)
+            grad = parameter.grad
+            own.grad = None
+            if grad is not None and parameter.requires_grad:
+                own.grad = grad.reshape(-1)[slice(*self._layout.elements(piece))]
+        self._twin.step()
+        for own in self._held.values():
+            own.grad = None
+
+    def _follow(self) -> None:
+        """Take over what a scheduler or a script has set.
+
+        Raises:
+            UserError: The optimizer has other parameters than at the begin.
+        """
+        groups, own = self._optimizer.param_groups, self._twin.param_groups
+        now = [each for group in groups for each in group["params"]]
+        if len(groups) != len(own) or list(map(id, now)) != list(map(id, self._layout.parameters)):
+            raise UserError(
+                "shard_optimizer: parameters were added to the optimizer, or taken from it, while "
+                "it was trained: give it all of them before the trainer is made"
+            )
+        for group, twin in zip(groups, own, strict=True):
+            twin.update(options_of(group))
+
+    def take(self, piece: ShardPiece, state: State) -> None:
+        """Hold one more piece from now on, with its state; tensors become this worker's own."""
+        own = Parameter(self._layout.view(piece))
+        self._held[piece] = own
+        number = self._group_of[piece.number]
+        group = self._twin.param_groups[number]
+        group["params"].append(own)
+        if state:
+            on_device = bool(group.get("capturable")) or bool(group.get("fused"))
+            self._twin.state[own] = {
+                name: value.to(own.device)
+                if isinstance(value, torch.Tensor) and (name in self._names or on_device)
+                else value
+                for name, value in state.items()
+            }
+
+    def give(self, span: Span) -> list[tuple[ShardPiece, State]]:
+        """Copies of the state of some blocks, all of which are held."""
+        found = []
+        for piece, own in self._held.items():
+            part = _common(piece.span, span)
+            if part.length > 0:
+                wanted = ShardPiece(piece.number, part)
+                found.append((wanted, self._part_of(piece, own, wanted)))
+        return sorted(found, key=lambda each: each[0])
+
+    def keep_only(self, spans: Iterable[Span]) -> None:
+        """Let go of what lies beside these."""
+        wanted = list(spans)
+        before, self._held = self._held, {}
+        states = self._twin.state
+        for group in self._twin.param_groups:
+            group["params"] = []
+        kept: list[tuple[ShardPiece, Parameter, ShardPiece]] = []
+        for piece, own in before.items():
+            for span in wanted:
+                common = _common(piece.span, span)
+                if common.length > 0:
+                    kept.append((piece, own, ShardPiece(piece.number, common)))
+        for piece, own, part in kept:
+            if part == piece:
+                self._held[piece] = own
+                self._twin.param_groups[self._group_of[piece.number]]["params"].append(own)
+            else:
+                self.take(part, self._part_of(piece, own, part))
+        for own in set(before.values()) - set(self._held.values()):
+            states.pop(own, None)
+
+    def _part_of(self, piece: ShardPiece, own: Parameter, wanted: ShardPiece) -> State:
+        first = self._layout.elements(piece).start
+        start, stop = (each - first for each in self._layout.elements(wanted))
+        return state_part(self._twin.state.get(own, {}), self._names, start, stop)
+
+
+class Whole:
+    """The state of all parameters, in their shapes, as the optimizer itself would have it.
+
+    Args:
+        layout: Of the parameters.
+        names: Of the entries of its state that have a number for each element.
+        states: Number of a parameter to its state.
+    """
+
+    def __init__(
+        self, layout: Layout, names: frozenset[str], states: dict[int, State] | None = None
+    ) -> None:
+        self._layout = layout
+        self._names = names
+        self.states = {} if states is None else states
+
+    def give(self, span: Span) -> list[tuple[ShardPiece, State]]:
+        """Copies of the state of some blocks."""
+        return [
+            (
+                piece,
+                state_part(
+                    self.states.get(piece.number, {}), self._names, *self._layout.elements(piece)
+                ),
+            )
+            for piece in self._layout.pieces(span)
+        ]
+
+    def put(self, piece: ShardPiece, state: State) -> None:
+        """The inverse: a piece's state in its place, on the host."""
+        if not state:
+            return
+        into = self.states.setdefault(piece.number, {})
+        for name, value in state.items():
+            if name not in self._names:
+                into[name] = value
+                continue
+            shape = self._layout.parameters[piece.number].shape
+            if name not in into:
+                into[name] = torch.zeros(shape, dtype=value.dtype)
+            into[name].view(-1)[slice(*self._layout.elements(piece))] = value.cpu()
+
+
+def _common(one: Span, other: Span) -> Span:
+    """The blocks of both; of no length, or less, where there are none."""
+    return Span(max(one.start, other.start), min(one.stop, other.stop))
+
+
+def packed(pieces: Sequence[tuple[ShardPiece, State]]) -> torch.Tensor:
+    """As bytes on the host, 1-D uint8, with their length in front."""
+    buffer = io.BytesIO()
+    plain = [
+        (
+            piece.number,
+            *piece.span,
+            {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in state.items()},
+        )
+        for piece, state in pieces
+    ]
+    torch.save(plain, buffer)
+    body = buffer.getvalue()
+    content = len(body).to_bytes(LENGTH_BYTES, "little") + body
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def unpacked(payload: torch.Tensor) -> Iterator[tuple[ShardPiece, State]]:
+    """The inverse of `packed`, for several one after the other.
+
+    Nothing is unpickled that could run.
+    """
+    content, at = memoryview(payload.numpy().tobytes()), 0
+    while at < len(content):
+        begin = at + LENGTH_BYTES
+        at = begin + int.from_bytes(content[at:begin], "little")
+        plain: list[tuple[int, int, int, dict[str, Any]]] = torch.load(
+            io.BytesIO(content[begin:at]), map_location="cpu", weights_only=True
+        )
+        for number, start, stop, state in plain:
+            yield ShardPiece(number, Span(start, stop)), state
+
+
+def put_bytes(view: torch.Tensor, body: torch.Tensor) -> None:
+    """Bytes of the host into a 1-D tensor, wherever that is."""
+    if is_accelerator(view.device):
+        view.view(torch.uint8).copy_(body)
+    else:
+        view.view(torch.uint8).numpy()[:] = body.numpy()

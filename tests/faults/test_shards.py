@@ -1,0 +1,103 @@
+"""An optimizer's state in parts on real workers: whoever is killed, no step is lost or repeated."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.kit.fault_job import FaultJob
+
+from .conftest import BATCH, SAMPLES, assert_exact
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+
+NODES = ("north", "east", "south", "west")
+STEPS = 40
+EPOCHS = STEPS * BATCH // SAMPLES
+SCRIPT = {
+    "num_samples": SAMPLES,
+    "batch_size": BATCH,
+    "step_seconds": 0.01,
+    "ballast": 3000,
+    "options": {"shard_optimizer": True},
+}
+KEPT = {"checkpoint_seconds": 0.2}
+
+
+def kill(node, step):
+    """Kill -9."""
+    return {"worker": f"{node}:0", "step": step, "kind": "kill"}
+
+
+def test_a_killed_worker_comes_back_and_fewer_go_on(tmp_path):
+    """Its parts are served by others, and come back to it; then two workers go on from the disk.
+
+    What is on the disk is what the optimizer itself would have left.
+    """
+    job = FaultJob(
+        tmp_path,
+        NODES[:3],
+        faults=[kill("east", 12)],
+        settings={"max_restarts": 2, **KEPT},
+        epochs=EPOCHS,
+        num_workers=3,
+        patient_from=14,
+        patient_seconds=2.0,
+        **SCRIPT,
+    )
+    assert job.wait() == 0, job.console
+    assert_exact(job, epochs=EPOCHS, workers=[f"{node}:0" for node in sorted(NODES[:3])])
+    logs = "".join(file.read_text() for file in (tmp_path / "out" / "logs").glob("*.log"))
+    assert "of the optimizer's state are to move to other workers" in logs
+    assert "of the optimizer's state have moved: each part is on two workers again" in logs
+    newest = max((tmp_path / "out" / "checkpoints").glob("step-*"))
+    state = torch.load(newest / "state.pt", weights_only=True)
+    assert state["position"]["applied_steps"] == STEPS
+    shapes = {k: v["momentum_buffer"].shape for k, v in state["optimizer"]["state"].items()}
+    assert shapes == {1: (8,), 2: (3000,)}
+    second = FaultJob(
+        tmp_path,
+        NODES[:2],
+        arguments=("--output", "second", "--resume", "out"),
+        epochs=EPOCHS + 2,
+        **SCRIPT,
+    )
+    assert second.wait() == 0, second.console
+    results = [r for r in second.results() if r["applied_steps"] > STEPS]
+    assert [result["times_used"] for result in results] == [[EPOCHS + 2] * 2] * 2
+    assert len({result["state"] for result in results}) == 1
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("first", range(1, 14))
+def test_kills_at_every_step_lose_none(tmp_path, first):
+    """Of four workers three are killed, one by one: at each step of a run of forty once."""
+    steps = [step for step in (first, first + 13, first + 26) if step < STEPS]
+    faults = [kill(node, step) for node, step in zip(NODES, steps, strict=False)]
+    job = FaultJob(
+        tmp_path,
+        NODES,
+        faults=faults,
+        settings={"max_restarts": 0},
+        epochs=EPOCHS,
+        **SCRIPT,
+    )
+    assert job.wait(200) == 0, job.console
+    assert_exact(job, epochs=EPOCHS, workers=[f"{node}:0" for node in sorted(NODES[len(steps) :])])
+    assert max(job.recovery_seconds(index) for index in range(len(steps))) < 5
+
+
+@pytest.mark.matrix
+def test_all_holders_lost_at_once_go_back_to_the_newest_checkpoint(tmp_path):
+    """Three of four: it is said, and all is exact."""
+    job = FaultJob(
+        tmp_path,
+        NODES,
+        faults=[kill(node, STEPS) for node in NODES[:3]],
+        settings={"max_restarts": 0, **KEPT},
+        epochs=4 * EPOCHS,
+        **SCRIPT,
+    )
+    assert job.wait(200) == 0, job.console
+    assert_exact(job, epochs=4 * EPOCHS, workers=["west:0"])
+    assert "of the optimizer's state are lost: all go back to the newest checkpoint" in job.console

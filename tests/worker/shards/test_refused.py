@@ -1,0 +1,70 @@
+"""What a state in parts was not proven with is refused by name, in one line."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from hetero_hvd import Trainer
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages.launch import CheckpointSettings
+from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
+from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
+
+REFUSED = {
+    "reproducible": ({"mode": "reproducible"}, "not with mode reproducible"),
+    "wait-free": ({"wait_free": True}, "not with mode wait_free"),
+    "late gradients": ({"staleness_bound": 2}, "not with staleness_bound=2"),
+    "scaler": ({"scaler": torch.amp.GradScaler("cpu")}, "not with a scaler"),
+    "only where it does not fit": ({"shard_optimizer": "auto"}, "must be True or False"),
+}
+
+
+def parts():
+    """A model, its optimizer and a loader."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    return model, optimizer, DataLoader(TensorDataset(torch.zeros(8, 4)), 4)
+
+
+@pytest.mark.parametrize(("options", "why"), REFUSED.values(), ids=REFUSED.keys())
+def test_other_modes_are_refused(options, why):
+    """Before anything is trained."""
+    with pytest.raises(UserError) as error:
+        Trainer(*parts(), **{"shard_optimizer": True, **options})
+    assert str(error.value).startswith("shard_optimizer")
+    assert why in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_second_model_is_refused():
+    """In whose steps the first one's parts would have to wait."""
+    trainer = Trainer(*parts(), shard_optimizer=True)
+    model, optimizer, _ = parts()
+    with pytest.raises(UserError, match="not with shard_optimizer"):
+        trainer.add_model("critic", model, optimizer)
+
+
+def test_the_best_state_is_refused():
+    """One worker writes it by itself."""
+    _, optimizer, _ = parts()
+    settings = CheckpointSettings(folder="kept", run="r", best="accuracy")
+    with pytest.raises(UserError, match="shard_optimizer: not with checkpoint_best"):
+        Keeping(*[None] * 5, settings=settings, shards=ShardedOptimizer(optimizer))
+
+
+def test_parameters_that_come_later_are_refused():
+    """They would lie where others lie."""
+    model, optimizer, loader = parts()
+    trainer = Trainer(model, optimizer, loader, shard_optimizer=True)
+
+    def train():
+        for _ in trainer.epochs(1):
+            for (x,) in trainer.batches():
+                trainer.step(lambda x: model(x).sum(), x)
+                model.more = torch.nn.Linear(4, 4)
+                optimizer.add_param_group({"params": model.more.parameters()})
+
+    with pytest.raises(UserError, match="shard_optimizer: parameters were added"):
+        train()
