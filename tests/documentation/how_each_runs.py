@@ -72,6 +72,7 @@ OURS = (
     Row(r"hetero-hvd trace .*", Way.ELSEWHERE, "driver/test_traces.py"),
     Row(r"hetero-hvd top URL", Way.ELSEWHERE, "test_top.py"),
     Row(r"hetero-hvd export .*URL", Way.ELSEWHERE, "run/sinks/test_every_sink.py"),
+    Row(r"hetero-hvd advise .*--annotate .*", Way.ELSEWHERE, "run/sinks/test_kubernetes_object.py"),
     Row(
         r"hetero-hvd advise --prometheus .*", Way.ELSEWHERE, "run/recordings/test_prometheus_api.py"
     ),

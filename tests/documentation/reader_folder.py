@@ -28,7 +28,7 @@ RECORDED_SECONDS = 200
 
 
 def make(folder: Path) -> None:
-    """Two runs, a recording, nodes, scripts, a trace of a queue and a token.
+    """Two runs, a recording, nodes, scripts and a trace of a queue.
 
     Args:
         folder: Is made.
@@ -39,8 +39,6 @@ def make(folder: Path) -> None:
     _record(folder / "hub" / "recordings" / "night")
     (folder / "nodes.yaml").write_text(NODES)
     (folder / "trace.csv").write_text(TRACE)
-    (folder / "operate.token").write_text("o" * 20)
-    (folder / "operate.token").chmod(0o600)
     for name in TRAINED:
         shutil.copy(SCRIPT, folder / name)
 

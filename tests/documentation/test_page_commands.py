@@ -32,6 +32,8 @@ COMMANDS_OF = {
 }
 OURS = [c for found in COMMANDS_OF.values() for c in found if c.words[0] == "hetero-hvd"]
 OTHERS = [c for found in COMMANDS_OF.values() for c in found if c.words[0] != "hetero-hvd"]
+TASKS = "docs/operations/tasks.md"
+"""Whose commands tests/test_tasks.py carries out, with what each of them needs."""
 NEEDS_SCRIPT = {name for name in COMMANDS if takes_a_script(name)} - {"benchmark", "doctor"}
 
 
@@ -60,7 +62,8 @@ def pages_with(*ways):
         row = None if command.is_a_name else row_of(command)
         return row is not None and row.way in ways and not is_fragment(command)
 
-    found = {page: [c for c in OURS if c.page == page and goes(c)] for page in COMMANDS_OF}
+    pages = [page for page in COMMANDS_OF if page != TASKS]
+    found = {page: [c for c in OURS if c.page == page and goes(c)] for page in pages}
     return [pytest.param(commands, id=page) for page, commands in found.items() if commands]
 
 

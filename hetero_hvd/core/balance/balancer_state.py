@@ -201,9 +201,7 @@ class BalancerState:
         exchange_steps = self._exchange_steps(event, plan)
         reason = decision.reason
         if sizes == plan.local_batch_sizes:
-            reason = (
-                f"as they were; workers tell each other their speeds every {exchange_steps} steps"
-            )
+            reason = f"as they were; workers tell their speeds every {exchange_steps} steps"
             if self._num_contradictions >= LOST_PLAN_ROWS:
                 reason = "sent again: it is not in force"
             elif exchange_steps == plan.exchange_steps:
@@ -444,8 +442,6 @@ class BalancerState:
 def _why_even(joined: WorkersJoined) -> str:
     if joined.shares_fixed:
         return "the script divides its data itself"
-    return (
-        "each computes until the previous all-reduce ends"
-        if joined.shares_vary
-        else "the same share for all"
-    )
+    if joined.shares_vary:
+        return "each computes until the previous all-reduce ends"
+    return "the same share for all"
