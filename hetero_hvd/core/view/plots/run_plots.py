@@ -53,6 +53,9 @@ FEW_WORKERS = 3
 PER_WORKER = ("shares", "own")
 """Keys of plots with a line for each worker, beside those of phases."""
 
+LOSS_KEYS = ("loss", f"loss {LOSS}")
+"""Of the one plot of the training loss: told by the exchange, or by a trainer's own log."""
+
 GROUPS = 80
 """So many plans one beside the other can be told apart in a plot."""
 
@@ -310,7 +313,7 @@ class RunPlots:
 
     def _loss(self, wanted: PlotRange) -> RunPlot:
         """Of the last step of each exchange: what a script without our trainer tells."""
-        return self._plot(wanted, "loss", "Loss", _UNITS["loss"], {LOSS: "Loss"})
+        return self._plot(wanted, LOSS_KEYS[0], "Loss", _UNITS["loss"], {LOSS: "Loss"})
 
     def _phases(self, wanted: PlotRange, worker: str) -> RunPlot:
         columns = {f"{part.name} {worker}": part.words for part in STEP_PARTS}

@@ -61,7 +61,7 @@ def compared(folders: Sequence[Path]) -> ComparedRuns:
     max_points = max(MIN_POINTS, MAX_POINTS // len(folders))
     runs = [report_of(folder, max_points=max_points) for folder in folders]
     labels = run_labels([(run.name, run.run_id) for run in runs])
-    views = dict(zip(labels, (run.plots for run in runs), strict=True))
+    views = [(label, run.plots) for label, run in zip(labels, runs, strict=True)]
     return ComparedRuns(
         labels=labels,
         states=[run.state for run in runs],

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hetero_hvd.core.view.plots.bounded_series import PlotRange
 from hetero_hvd.core.view.plots.overlay import overlaid
-from hetero_hvd.core.view.plots.run_plots import PlotLine, PlotMark, PlotsView, RunPlot
+from hetero_hvd.core.view.plots.run_plots import (
+    MIN_INTERVALS,
+    PlotLine,
+    PlotMark,
+    PlotsView,
+    RunPlot,
+    RunPlots,
+)
+from hetero_hvd.messages import Evaluated, Logged, LoggedValue
 
 POINTS = st.dictionaries(
     st.integers(0, 50), st.none() | st.floats(-1e6, 1e6, allow_nan=False), min_size=1
@@ -33,7 +45,7 @@ def view_of(points, marks=(), **about):
 @given(st.lists(POINTS, min_size=1, max_size=4))
 def test_each_run_is_the_line_that_it_is_alone(runs):
     """Through its own points, straight between them, with its gaps; nothing before and behind."""
-    found = overlaid({str(number): view_of(points) for number, points in enumerate(runs)})
+    found = overlaid([(str(number), view_of(points)) for number, points in enumerate(runs)])
     (plot,) = found.plots
     assert plot.steps == sorted({step for points in runs for step in points})
     assert (found.first_step, found.last_step) == (plot.steps[0], plot.steps[-1])
@@ -54,9 +66,71 @@ def test_each_run_is_the_line_that_it_is_alone(runs):
 
 def test_a_loss_is_one_plot_whoever_tells_it():
     """Of a trainer's own log, and of the exchange where a script tells nothing."""
-    views = {"a": view_of({1: 1.0}), "b": view_of({1: 2.0}, key="loss loss")}
+    views = [("a", view_of({1: 1.0})), ("b", view_of({1: 2.0}, key="loss loss"))]
     (plot,) = overlaid(views).plots
     assert [(line.label, line.values) for line in plot.lines] == [("a", [1.0]), ("b", [2.0])]
+
+
+SAME_TITLE = {  # figures of one run that are called alike: logged name to the plot it is unlike
+    "accuracy": ("evaluation accuracy", "logged accuracy"),
+    "Throughput": ("speed", "logged Throughput"),
+    "Loss": ("loss loss", "logged Loss"),
+}
+
+
+@pytest.mark.parametrize("logged", SAME_TITLE)
+def test_figures_that_are_called_alike_are_told_apart(logged):
+    """Each has its own plot, unit and values."""
+    runs = RunPlots()
+    runs.observe(1.0, Evaluated(step=1, epoch=0, metrics={"accuracy": 0.5}))
+    values = {"loss": 2.0, logged: 7.0}
+    told = {
+        name: LoggedValue(step=1, count=1, mean=value, minimum=value, maximum=value, last=value)
+        for name, value in values.items()
+    }
+    runs.observe(2.0, Logged(step=1, epoch=0, values=told))
+    view = runs.view(PlotRange())
+    plots = {plot.key: plot for plot in overlaid([("a", view), ("b", view)]).plots}
+    other, own = SAME_TITLE[logged]
+    assert [line.values for line in plots[own].lines] == [[7.0], [7.0]]
+    assert plots[own].unit == "logged"
+    kept = plots["loss" if other == "loss loss" else other]
+    assert kept.unit != "logged"
+    assert all(line.values != [7.0] for line in kept.lines)
+
+
+MANY = {"two": 2, "of unlike steps": 40, "more than pixels": 400}
+
+
+@pytest.mark.parametrize("runs", MANY)
+def test_a_plot_of_many_points_has_a_bound(runs):
+    """Each line keeps its extremes, to a pixel; none is told where nothing was measured."""
+    dice = random.Random(runs)  # noqa: S311 - a test
+    curves = [
+        {
+            dice.randrange(begin, begin + 5000): dice.choice([None, dice.random()])
+            for _ in range(200)
+        }
+        for begin in range(0, 10 * MANY[runs], 10)
+    ]
+    views = [(str(number), view_of(points)) for number, points in enumerate(curves)]
+    (plot,) = overlaid(views, max_values=100 * MANY[runs]).plots
+    assert len(plot.steps) <= 2 * MIN_INTERVALS
+    assert plot.steps == sorted(set(plot.steps))
+    pixel = 1.01 * (5000 + 10 * MANY[runs]) / MIN_INTERVALS
+    for line, points in zip(plot.lines, curves, strict=True):
+        known = {step: value for step, value in points.items() if value is not None}
+        told = [(s, v) for s, v in zip(plot.steps, line.values, strict=True) if v is not None]
+        assert min(v for _, v in told) == min(known.values())
+        assert max(v for _, v in told) == max(known.values())
+        assert all(any(abs(s - step) <= pixel for step in known) for s, _ in told)
+
+
+def test_the_memory_of_a_plot_does_not_grow_with_the_runs_squared():
+    """Of each run there are as many values, however many there are."""
+    views = [(str(n), view_of(dict.fromkeys(range(n, 200 * 400, 400), 1.0))) for n in range(400)]
+    (plot,) = overlaid(views).plots
+    assert sum(len(line.values) for line in plot.lines) <= 2 * MIN_INTERVALS * 400
 
 
 def test_marks_say_whose_they_are():
@@ -66,5 +140,5 @@ def test_marks_say_whose_they_are():
         PlotMark(at_unix_seconds=1.0, step=3, kind="plan", words="shares"),
     ]
     other = [PlotMark(at_unix_seconds=1.0, step=5, kind="stall", words="it waits")]
-    found = overlaid({"a": view_of({1: 1.0}, marks), "b": view_of({1: 1.0}, other)}).marks
+    found = overlaid([("a", view_of({1: 1.0}, marks)), ("b", view_of({1: 1.0}, other))]).marks
     assert [(mark.step, mark.words) for mark in found] == [(5, "b: it waits"), (7, "a: it crashed")]
