@@ -6,6 +6,7 @@ import argparse
 from typing import Any, TextIO
 
 from hetero_hvd.core.printable import printable, printable_json
+from hetero_hvd.errors import UserError
 
 
 def show(line: str, file: TextIO | None = None) -> None:
@@ -21,6 +22,21 @@ def add_json(command: argparse.ArgumentParser, more: str = "") -> None:
         more: What else is to be said of it.
     """
     command.add_argument("--json", action="store_true", help=f"print JSON{more}")
+
+
+def refuse_together(arguments: argparse.Namespace, *names: str) -> None:
+    """Check options of which a command does what one of them says.
+
+    Args:
+        arguments: What was given; an option that was not is None or False.
+        names: Of the options, without their dashes.
+
+    Raises:
+        UserError: More than one was given.
+    """
+    given = [f"--{name}" for name in names if getattr(arguments, name) not in {None, False}]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)}: cannot be given together; choose one of them")
 
 
 def show_json(content: Any) -> None:  # noqa: ANN401 - whatever JSON can hold

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hetero_hvd.cli.lines import add_json, show, show_json
+from hetero_hvd.cli.lines import add_json, refuse_together, show, show_json
 from hetero_hvd.cli.watch.run_argument import HELP, run_of
 from hetero_hvd.cli.watch.run_filters import add_filters, chosen, has_filters
 from hetero_hvd.config.paths import some_path
@@ -45,6 +45,8 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.run.reports.comparing.comparison import as_plain, compared, in_words  # noqa: PLC0415
     from hetero_hvd.run.reports.comparing.fingerprints import FILE, compare  # noqa: PLC0415 - only this command
 
+    refuse_together(arguments, "json", "html")
+    refuse_together(arguments, "json", "plot")
     runs = _runs(arguments)
     recorded = [run for run in runs if (run / CATALOGUE).is_file()]
     if arguments.html or arguments.plot:
@@ -70,8 +72,13 @@ def _runs(arguments: argparse.Namespace) -> list[Path]:
 
     Raises:
         JobError: One is not there.
-        UserError: They are fewer than two.
+        UserError: They are fewer than two, or none is chosen that an order could be of.
     """
+    if arguments.sort and not has_filters(arguments):
+        raise UserError(
+            "--sort: is the order of runs that --name, --tag, --state or --where choose; give one "
+            "of these, or name the runs in their order"
+        )
     runs = list(arguments.runs)
     if has_filters(arguments):
         named = {run.resolve() for run in runs}

@@ -44,9 +44,8 @@ def add_filters(command: argparse.ArgumentParser) -> None:
 
 
 def has_filters(arguments: argparse.Namespace) -> bool:
-    """Whether any was given."""
-    given = (arguments.name, arguments.tag, arguments.state, arguments.where, arguments.sort)
-    return any(given)
+    """Whether any was given; an order alone chooses no run."""
+    return any((arguments.name, arguments.tag, arguments.state, arguments.where))
 
 
 def chosen(folder: Path, arguments: argparse.Namespace) -> list[RecordedRun]:

@@ -103,15 +103,21 @@ NOT_TWO = {
     "one": "name at least one other run",
     "--name nobody": "no run in runs/ is chosen by these",
 }
+NOT_HEEDED = {
+    "runs/a runs/b --sort name": "--sort: is the order of runs that --name",
+    "--sort name": "--sort: is the order of runs that --name",
+    "--tag lr --json --html x.html": "--json and --html: cannot be given together",
+    "--tag lr --json --plot x.png": "--json and --plot: cannot be given together",
+}
 
 
-@pytest.mark.parametrize("line", NOT_TWO)
-def test_fewer_than_two_are_one_line(folders, monkeypatch, capsys, line):
-    """Exit code 2, with what to do."""
+@pytest.mark.parametrize("line", NOT_TWO | NOT_HEEDED)
+def test_what_cannot_be_compared_so_is_one_line(folders, monkeypatch, capsys, line):
+    """Exit code 2, with what to do: fewer than two, and an option that would not be heeded."""
     monkeypatch.chdir(folders)
     assert main(["compare", *line.split()]) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert NOT_TWO[line] in said
+    assert (NOT_TWO | NOT_HEEDED)[line] in said
 
 
 def test_one_run_alone_is_one_line(tmp_path, capsys):
