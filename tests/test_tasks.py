@@ -69,7 +69,7 @@ class Place:
         if "--at" not in COMMANDS[what]:
             return COMMANDS[what]
         begin = (self.top / "runs" / "worran" / FILE).stat().st_mtime - 60 - (NUM_EXCHANGES - 2)
-        slow = time.strftime("%H:%M:%S", time.localtime(begin + SLOW + 20))
+        slow = time.strftime("%H:%M:%S", time.gmtime(begin + SLOW + 20))
         return COMMANDS[what].replace("14:05", slow)
 
     def order(self, line):
@@ -170,7 +170,7 @@ TRIES = {
     "see on a terminal who is slow now": has(r"alpha:0 .*training", r"gpu 0: NVIDIA"),
     "find the best run since yesterday": has(r"RUN .*\n(now|digits) (.*\n)*narrow "),
     "find a run by its tag": has(r"\nwide .*lr=0.1"),
-    "find out why it was slow at 14:05": has(
+    "find out why it was slow at 14:05 UTC": has(
         r"slower than the mean", r"beta:0 is slow: 0.60.*input"
     ),
     "know what limited a run, and what to do": has(r"bound by compute", "Next: "),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, tzinfo
 
 from hetero_hvd.core.digits import whole_number
 from hetero_hvd.core.names import NODE
@@ -67,7 +67,7 @@ def positive(flag: str, text: str) -> int:
     return number
 
 
-_TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(:[0-5][0-9])?")
+_TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 
 
 def moment_of(flag: str, text: str, last_seconds: float) -> float:
@@ -75,22 +75,28 @@ def moment_of(flag: str, text: str, last_seconds: float) -> float:
 
     Args:
         flag: For the message.
-        text: As for `time_of`, or a time of day, in this machine's zone.
+        text: As for `time_of`, or a time of day; in UTC where it has no zone.
         last_seconds: The moment, seconds since 1970; such as 10m are before it.
 
     Raises:
         UserError: It is no time.
     """
-    if _TIME_OF_DAY.fullmatch(text):
-        last = datetime.fromtimestamp(last_seconds)  # noqa: DTZ006 - as people tell the time
-        found = datetime.combine(last, time.fromisoformat(text.zfill(len("14:05"))))
+    if (of_day := _TIME_OF_DAY.fullmatch(text)) is not None:
+        hour, minute, second = (int(part or 0) for part in of_day.groups())
+        last = datetime.fromtimestamp(last_seconds, UTC)
+        found = datetime.combine(last, time(hour, minute, second, tzinfo=UTC))
         return (found if found <= last else found - timedelta(days=1)).timestamp()
-    found_seconds = time_of(flag, text)
+    found_seconds = time_of(flag, text, UTC)
     return found_seconds if found_seconds > 0 else last_seconds + found_seconds
 
 
-def time_of(flag: str, text: str) -> float:
+def time_of(flag: str, text: str, zone: tzinfo | None = None) -> float:
     """Seconds since 1970, or as a negative number before now.
+
+    Args:
+        flag: For the message.
+        text: A date and time, or a duration.
+        zone: Of a date and time that names none; None: that of this machine.
 
     Raises:
         UserError: It is neither a time nor a duration.
@@ -98,8 +104,11 @@ def time_of(flag: str, text: str) -> float:
     if (before := _seconds(text)) is not None:
         return -before
     try:
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=zone)
         # What is not above 0 is relative to now; nothing is as old as a date before 1970.
-        return max(datetime.fromisoformat(text).timestamp(), 1e-6)
+        return max(found.timestamp(), 1e-6)
     except (ValueError, OverflowError) as error:
         raise UserError(
             f"{flag}: found {text!r}, must be a date and time such as 2026-11-25T14:00, or so long "

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_hvd.cli.lines import add_json, show, show_json
+from hetero_hvd.cli.lines import add_json, refuse_together, show, show_json
 from hetero_hvd.cli.watch.run_argument import add_run
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError
@@ -29,8 +29,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--at",
         metavar="TIME",
-        help="only what was so then, and why: 14:05 (the last one in the run), "
-        "2026-11-25T14:05, or 10m before its end",
+        help="only what was so then, and why: 14:05 (the last one in the run) or 2026-11-25T14:05, "
+        "in UTC as `hetero-hvd runs` shows times; 2026-11-25T14:05+02:00; or 10m before its end",
     )
     command.add_argument(
         "--html", type=some_path, metavar="PATH", help="write one page with interactive plots"
@@ -53,6 +53,7 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.run.reports.phases import in_words, phases_of  # noqa: PLC0415
     from hetero_hvd.run.reports.quality import curves_of, quality_lines  # noqa: PLC0415
 
+    _check(arguments)
     if arguments.html is not None or arguments.plot is not None:
         _draw(arguments.run, html=arguments.html, plot=arguments.plot)
         return 0
@@ -86,6 +87,20 @@ def act(arguments: argparse.Namespace) -> int:
     for line in (*in_words(workers, record), *nccl_in_words(arguments.run)):
         show(line)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """No option is left unheeded.
+
+    Raises:
+        UserError: One would be.
+    """
+    from hetero_hvd.run.recordings.frames import is_recording  # noqa: PLC0415 - as above
+
+    refuse_together(arguments, "at", "json", "html")
+    refuse_together(arguments, "at", "json", "plot")
+    if arguments.at is not None and is_recording(arguments.run):
+        raise UserError(f"--at: {arguments.run} is a recording, which has no steps; name a run")
 
 
 def _show_moment(record: Record, text: str) -> None:

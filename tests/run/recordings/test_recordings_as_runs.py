@@ -123,6 +123,14 @@ def test_frames_that_are_damaged_are_told(recording, capsys, damage):
     assert "frames.pieces: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [[], ["--plot=plot.png"]])
+def test_a_recording_has_no_moment_of_training(recording, capsys, more):
+    """`--at` is refused in one line, not left unheeded."""
+    assert main(["report", str(recording), "--at", "10s", *more]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--at" in line
+
+
 def test_without_a_counter_energy_follows_from_power(tmp_path):
     """As far as it was measured."""
 
