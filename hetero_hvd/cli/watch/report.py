@@ -16,6 +16,7 @@ from hetero_hvd.errors import UserError
 
 if TYPE_CHECKING:
     from hetero_hvd.run.records.reader import Record
+    from hetero_hvd.run.reports.facts import RunFacts
 
 MAX_DRAWN_FRAMES = 20_000
 """Of a recording with more, means of ten seconds are drawn; so many are five hours and a half of a
@@ -73,10 +74,8 @@ def act(arguments: argparse.Namespace) -> int:
         show_json(content)
         return 0
     speed = facts.samples_per_second
-    show(f"run {facts.run_id or arguments.run.name}: {facts.state}")
-    labels = [facts.name, *(f"{name}={value}" for name, value in facts.tags.items())]
-    if any(labels):
-        show(f"  {'  '.join(filter(None, labels))}")
+    for line in _heading(facts, arguments.run):
+        show(line)
     for line in quality_lines(record):
         show(f"  {line}")
     show(f"  {f'{speed:.0f} samples/s' if speed > 0 else 'speed not measured'}")
@@ -101,6 +100,14 @@ def _check(arguments: argparse.Namespace) -> None:
     refuse_together(arguments, "at", "json", "plot")
     if arguments.at is not None and is_recording(arguments.run):
         raise UserError(f"--at: {arguments.run} is a recording, which has no steps; name a run")
+
+
+def _heading(facts: RunFacts, folder: Path) -> Iterator[str]:
+    """Which run it is, how it stands, and what its user says of it."""
+    yield f"run {facts.run_id or folder.name}: {facts.state}"
+    labels = [facts.name, *(f"{name}={value}" for name, value in facts.tags.items())]
+    if any(labels):
+        yield f"  {'  '.join(filter(None, labels))}"
 
 
 def _show_moment(record: Record, text: str) -> None:

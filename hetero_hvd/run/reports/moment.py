@@ -51,7 +51,9 @@ class _Standing:
         match event:
             case RunStarted() | RunEnded():
                 self.is_over = isinstance(event, RunEnded)
-                self.slow, self.stall, self.findings = {}, None, ()
+                self.slow = {}
+                self.stall = None
+                self.findings = ()
             case WorkersJoined():
                 members = event.workers
                 self.slow = {
@@ -89,9 +91,9 @@ def said_of(record: Record, at_unix_seconds: float) -> Iterator[str]:
             then.observe(event)
     speed = "the run had ended" if then.is_over else _speed(record, at_unix_seconds)
     yield f"at {_moment(at_unix_seconds)}: {speed}"
-    for event in (*then.slow.values(), then.stall):
-        if event is not None:
-            yield f"  {event_in_words(event)}"
+    for reported in (*then.slow.values(), then.stall):
+        if reported is not None:
+            yield f"  {event_in_words(reported)}"
     for finding in then.findings:
         yield f"  judged then: {finding}"
     near = [

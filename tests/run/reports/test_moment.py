@@ -198,16 +198,23 @@ def test_what_is_no_time_is_refused(text):
         moment_of("--at", text, LAST.timestamp())
 
 
-TOGETHER = ("--json", "--html=x.html", "--plot=x.png")
+TOGETHER = (
+    ("--at=10m", "--json"),
+    ("--at=10m", "--html=x.html"),
+    ("--at=10m", "--plot=x.png"),
+    ("--json", "--html=x.html"),
+    ("--json", "--plot=x.png"),
+)
 
 
-@pytest.mark.parametrize("flag", TOGETHER)
-def test_a_moment_is_told_in_lines_only(run, tmp_path, monkeypatch, capsys, flag):
-    """An option that would not be heeded is refused in one line; nothing is written."""
+@pytest.mark.parametrize("flags", TOGETHER)
+def test_no_option_is_left_unheeded(run, tmp_path, monkeypatch, capsys, flags):
+    """Two of which a report does but one are refused in one line; nothing is written."""
     monkeypatch.chdir(tmp_path)
-    assert main(["report", str(run[0]), "--at", "10m", flag]) == 2
+    assert main(["report", str(run[0]), *flags]) == 2
     printed = capsys.readouterr()
     (line,) = printed.err.splitlines()
-    assert f"--at and {flag.split('=')[0]}: cannot be given together" in line
+    one, other = (flag.split("=")[0] for flag in flags)
+    assert f"{one} and {other}: cannot be given together" in line
     assert printed.out == ""
     assert list(tmp_path.iterdir()) == []
