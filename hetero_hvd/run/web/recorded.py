@@ -117,7 +117,7 @@ class PlotsBeside:
             self._read = {name: self._read[name] for name in folders}  # memory for these alone
         named = [(own[0], self._own.name), *zip((n for n, _ in others), folders, strict=True)]
         views = [own[1], *(plots.view(wanted, ()) for _, plots in others)]
-        return overlaid(list(zip(run_labels(named), views, strict=True)))
+        return overlaid(list(zip(run_labels(named), views, strict=True)), wanted)
 
     def _plots(self, name: str) -> tuple[str, RunPlots]:
         until, called, plots = self._read.get(name, (0.0, "", RunPlots()))

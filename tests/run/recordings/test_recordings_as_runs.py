@@ -124,8 +124,9 @@ def test_frames_that_are_damaged_are_told(recording, capsys, damage):
 
 
 @pytest.mark.parametrize("more", [[], ["--plot=plot.png"]])
-def test_a_recording_has_no_moment_of_training(recording, capsys, more):
+def test_a_recording_has_no_moment_of_training(recording, monkeypatch, capsys, more):
     """`--at` is refused in one line, not left unheeded."""
+    monkeypatch.chdir(recording.parent)
     assert main(["report", str(recording), "--at", "10s", *more]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "--at" in line

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
+from hetero_hvd.core.view.plots.bounded_series import PlotRange
 from hetero_hvd.core.view.plots.run_plots import (
     LOSS_KEYS,
     MAX_MARKS,
@@ -20,11 +20,17 @@ from hetero_hvd.core.view.plots.run_plots import (
     RunPlot,
 )
 
+ALL_STEPS = PlotRange(axis="step")
+
 Curve = tuple[list[int], list[float | None]]
 """Steps in order, each once, and the values there; None: not measured."""
 
 
-def overlaid(views: Sequence[tuple[str, PlotsView]], max_values: int = MAX_VALUES) -> PlotsView:
+def overlaid(
+    views: Sequence[tuple[str, PlotsView]],
+    wanted: PlotRange = ALL_STEPS,
+    max_values: int = MAX_VALUES,
+) -> PlotsView:
     """The plots of several runs over their steps.
 
     Throughput and each loss, evaluation, learning rate and logged value is one plot, with a line
@@ -35,6 +41,7 @@ def overlaid(views: Sequence[tuple[str, PlotsView]], max_values: int = MAX_VALUE
 
     Args:
         views: Label of each run, unlike all others, and its plots, over steps.
+        wanted: Which part they are of, over steps.
         max_values: Of a plot, all lines together, as long as each has `MIN_INTERVALS` pixels.
 
     Returns:
@@ -57,39 +64,45 @@ def overlaid(views: Sequence[tuple[str, PlotsView]], max_values: int = MAX_VALUE
         first_unix_seconds=None,
         last_unix_seconds=None,
         plots=[
-            msgspec.structs.replace(
-                plot, key=key, at_unix_seconds=[], **_together(found, max_values)
-            )
+            _together(msgspec.structs.replace(plot, key=key), found, wanted, max_values)
             for key, (plot, found) in plots.items()
         ],
         marks=_marks(views),
     )
 
 
-def _together(curves: Mapping[str, Curve], max_values: int) -> dict[str, Any]:
-    """Steps and lines of a plot."""
+def _together(
+    plot: RunPlot, curves: Mapping[str, Curve], wanted: PlotRange, max_values: int
+) -> RunPlot:
     steps = sorted({step for at, _ in curves.values() for step in at})
-    num_pixels = max(MIN_INTERVALS, max_values // (2 * len(curves)))
-    pixels = _pixels(steps, num_pixels) if len(steps) > 2 * num_pixels else None
-    if pixels is not None:  # two points for each, or one where there is but one step in it
-        steps = sorted({step for pixel in pixels for step in pixel})
-    lines = []
-    for label, curve in curves.items():
-        values = _values_at(steps, curve)
-        if pixels is not None:
-            values = _with_extremes(pixels, values, curve)
-        lines.append(PlotLine(label=label, values=values))
-    return {"steps": steps, "lines": lines}
+    most = max(MIN_INTERVALS, max_values // (2 * len(curves)))
+    pixels = _pixels(steps, wanted._replace(num_intervals=min(wanted.num_intervals, most)))
+    steps = sorted({step for pixel in pixels for step in pixel})
+    lines = [
+        PlotLine(label=label, values=_with_extremes(pixels, _values_at(steps, curve), curve))
+        for label, curve in curves.items()
+    ]
+    return msgspec.structs.replace(plot, steps=steps, at_unix_seconds=[], lines=lines)
 
 
-def _pixels(steps: Sequence[int], num_pixels: int) -> list[tuple[int, int]]:
-    """First and last of the steps in each of so many equal parts that has any."""
-    width = (steps[-1] - steps[0]) / num_pixels
+def _pixels(steps: Sequence[int], wanted: PlotRange) -> list[tuple[int, int]]:
+    """First and last of the steps in each pixel that has any.
+
+    Each step is one by itself where two points for each pixel are enough, and out of the range:
+    there are the points from which lines come in, and they may be far away.
+    """
+    alone = [(step, step) for step in steps]
+    left = 0 if wanted.begin is None else bisect_left(steps, wanted.begin)
+    right = len(steps) if wanted.end is None else bisect_right(steps, wanted.end)
+    if right - left <= 2 * wanted.num_intervals:
+        return alone
+    begin, end = steps[left], steps[right - 1]
+    width = (end - begin) / wanted.num_intervals
     found: dict[int, tuple[int, int]] = {}
-    for step in steps:
-        number = min(num_pixels - 1, int((step - steps[0]) / width))
+    for step in steps[left:right]:
+        number = min(wanted.num_intervals - 1, int((step - begin) / width))
         found[number] = found.get(number, (step, step))[0], step
-    return list(found.values())
+    return [*alone[:left], *found.values(), *alone[right:]]
 
 
 def _with_extremes(

@@ -114,7 +114,7 @@ def test_a_plot_of_many_points_has_a_bound(runs):
         for begin in range(0, 10 * MANY[runs], 10)
     ]
     views = [(str(number), view_of(points)) for number, points in enumerate(curves)]
-    (plot,) = overlaid(views, max_values=100 * MANY[runs]).plots
+    (plot,) = overlaid(views, max_values=2 * MIN_INTERVALS * MANY[runs]).plots
     assert len(plot.steps) <= 2 * MIN_INTERVALS
     assert plot.steps == sorted(set(plot.steps))
     pixel = 1.01 * (5000 + 10 * MANY[runs]) / MIN_INTERVALS
@@ -124,6 +124,19 @@ def test_a_plot_of_many_points_has_a_bound(runs):
         assert min(v for _, v in told) == min(known.values())
         assert max(v for _, v in told) == max(known.values())
         assert all(any(abs(s - step) <= pixel for step in known) for s, _ in told)
+
+
+def test_a_part_of_long_runs_is_shown_closely():
+    """However far away the points are from which lines come in, or where another run has ended."""
+    wanted = PlotRange(begin=90_000, end=91_000, num_intervals=MIN_INTERVALS)
+    long = {0: 0.0} | {step: float(step == 90_500) for step in range(90_000, 91_001)} | {10**6: 0.0}
+    (plot,) = overlaid([("a", view_of(long)), ("b", view_of({10: 1.0}))], wanted).plots
+    inside = [step for step in plot.steps if wanted.begin <= step <= wanted.end]
+    assert len(inside) == 2 * MIN_INTERVALS
+    (peak,) = [s for s, v in zip(plot.steps, plot.lines[0].values, strict=True) if v == 1.0]
+    assert abs(peak - 90_500) <= 20
+    told = [s for s, v in zip(plot.steps, plot.lines[1].values, strict=True) if v is not None]
+    assert told == [10]
 
 
 def test_the_memory_of_a_plot_does_not_grow_with_the_runs_squared():
