@@ -19,7 +19,7 @@ from hetero_hvd.run.web.app import Sources
 from hetero_hvd.run.web.scraping.exposition import Exposition
 from hetero_hvd.run.web.scraping.metrics import Metrics
 from hetero_hvd.run.web.scraping.scrapes import Scrapes
-from hetero_hvd.run.web.scraping.targets import run_target, service_discovery
+from hetero_hvd.run.web.scraping.targets import own_target, service_discovery
 
 
 class HttpService:
@@ -97,7 +97,7 @@ class HttpService:
         return status
 
     def _targets(self) -> list[dict[str, Any]]:
-        return service_discovery(self._status(), run_target(self._web.url, self._run_id))
+        return service_discovery(self._status(), own_target(self._web.url, self._run_id))
 
     def _stop(self) -> str:
         self._team.end(JobResult(EXIT_TERMINATED, "ended by an order over HTTP"))

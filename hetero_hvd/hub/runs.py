@@ -9,22 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 from platform import node
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from hetero_hvd.config.value_types import is_loopback
 from hetero_hvd.core.printable import printable
-from hetero_hvd.core.recording.runs import (
-    MAX_MARKS,
-    RunMark,
-    RunReport,
-)
+from hetero_hvd.core.recording.runs import MAX_MARKS, RunMark, RunReport, page_parts
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import JobError, TryAgainError, UserError
 from hetero_hvd.hub.storage.index import HubIndex
 from hetero_hvd.run.recordings.folder import read_facts
-from hetero_hvd.run.web.scraping.targets import Target, run_target
+from hetero_hvd.run.web.scraping.targets import Target, page_elsewhere, run_target
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +35,10 @@ LAST_SCRAPE_SECONDS = 60.0
 KEEP_SECONDS = 60.0
 """Between two writes of a run of which only the step has changed."""
 
+LISTED_SECONDS = KEEP_SECONDS + SILENT_SECONDS
+"""A run of which a report is kept that is older went on no more before this hub was started: what
+has its port now is not to be sent the token of Prometheus."""
+
 
 class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run. Times are seconds since 1970, by the hub's clock.
@@ -49,7 +48,7 @@ class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
         name: What the user calls it; its id if not at all.
         host: Name of the driver's machine.
         folder: Of the run, on that machine.
-        url: Of its page; None: it has none any more.
+        url: Of its page, as its driver listens; None: it has none any more.
         nodes: Names of those that take part or may.
         started_at_unix_seconds: When it began.
         ended_at_unix_seconds: When it ended; None: it goes on, or nobody knows.
@@ -99,7 +98,12 @@ class HubRuns:
         # A driver that goes on tells so before it is taken for silent.
         self._heard_at_seconds = dict.fromkeys(self._runs, clock())
         self._kept_at_seconds = dict.fromkeys(self._runs, clock())
-        self._pages = {run.id: run.url for run in known if run.url is not None}
+        self._pages = {
+            run.id: url
+            for run in known
+            if abs(now_seconds() - run.heard_at_unix_seconds) <= LISTED_SECONDS
+            and (url := _page_of(run)) is not None
+        }
 
     async def take(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """A driver tells of its run.
@@ -110,7 +114,9 @@ class HubRuns:
         """
         try:
             report = msgspec.convert(arguments, RunReport)
-        except msgspec.ValidationError as error:
+            if report.url is not None:
+                page_parts(report.url)
+        except (msgspec.ValidationError, ValueError) as error:
             raise UserError(f"report: is not understood: {error}") from error
         async with self._writing:
             next_mark = await self._take(report, self._now_seconds())
@@ -134,7 +140,7 @@ class HubRuns:
     def _may_be_scraped(self, run: KnownRun, url: str) -> bool:
         silent_seconds = self._clock() - self._heard_at_seconds[run.id]
         is_over = run.ended_at_unix_seconds is not None
-        is_here = run.host == node() or not is_loopback(urlsplit(url).hostname or "")
+        is_here = run.host == node() or not is_loopback(page_parts(url).hostname or "")
         return is_here and silent_seconds <= (LAST_SCRAPE_SECONDS if is_over else SILENT_SECONDS)
 
     async def item(self, run_id: str) -> dict[str, Any] | None:
@@ -162,7 +168,7 @@ class HubRuns:
         return shown | {
             "kind": "run",
             "state": state,
-            "url": run.url if state == "running" else None,
+            "url": _page_of(run) if state == "running" else None,
         }
 
     async def _take(self, report: RunReport, now: float) -> int:
@@ -189,8 +195,15 @@ class HubRuns:
                 "run %s %s", run.id, f"has ended: {printable(run.reason)}" if known else "is there"
             )
         self._runs[run.id] = run
-        if run.url is not None:
-            self._pages[run.id] = run.url
+        if (url := _page_of(run)) is not None:
+            self._pages[run.id] = url
+        elif run.url is not None and known is None:
+            logger.warning(
+                "run %s is not listed for Prometheus: it listens on all addresses of a machine"
+                " that has no name: %s",
+                run.id,
+                printable(f"{run.host!r}"),
+            )
         self._heard_at_seconds[run.id] = self._clock()
         return run.next_mark
 
@@ -250,6 +263,11 @@ def recorded_items(place: Path) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def _page_of(run: KnownRun) -> str | None:
+    """Where others reach it."""
+    return None if run.url is None else page_elsewhere(run.url, run.host)
 
 
 def _run(report: RunReport, known: KnownRun | None, now: float) -> KnownRun:

@@ -183,6 +183,14 @@ WRONG = {
     "an id with a path": {"run_id": "a/b"},
     "no id": {"run_id": ""},
     "an address that runs in a browser": {"url": "javascript:alert(1)"},
+    "half an address": {"url": "http://[::1"},
+    "an address that is none": {"url": "http://[1:2]:80"},
+    "no port": {"url": "http://10.0.0.2"},
+    "a port that is none": {"url": "http://10.0.0.2:65536"},
+    "any port": {"url": "http://10.0.0.2:0"},
+    "a path": {"url": "http://10.0.0.2:80/a?b"},
+    "a user": {"url": "http://me@10.0.0.2:80"},
+    "an address with a line": {"url": "http://10.0.0.2:80\n"},
     "a time that is none": {"started_at_seconds": float("nan")},
     "a time in the future": {"started_at_seconds": 1e9},
     "a mark in the future": {"marks": (RunMark(1e9, "plan", "x"),)},
@@ -234,3 +242,64 @@ def test_prometheus_is_told_of_the_runs_that_it_can_reach(hub):
     assert hub.runs.targets() == [targets["a"]]
     hub.clock += 1
     assert hub.runs.targets() == []
+
+
+ELSEWHERE = {
+    "http://0.0.0.0:8080": "h:8080",
+    "https://[::]:8080": "h:8080",
+    "http://[::ffff:0.0.0.0]:8080": "h:8080",
+    "http://10.0.0.2:8080/": "10.0.0.2:8080",
+    "http://[fd00::2]:8080": "[fd00::2]:8080",
+    "http://gpu-1.example:8080": "gpu-1.example:8080",
+}
+
+
+@pytest.mark.parametrize("url", ELSEWHERE)
+def test_an_address_that_stands_for_all_is_the_machines_name_elsewhere(hub, url):
+    """Prometheus, and who clicks on it, would ask his own machine; and send it his token."""
+    hub.told("a-1a2b3c4d", url=url)
+    assert [target["targets"] for target in hub.runs.targets()] == [[ELSEWHERE[url]]]
+    assert hub.item("a-1a2b3c4d")["url"].partition("://")[2] == ELSEWHERE[url]
+
+
+@pytest.mark.parametrize("host", ["", "(none)", "me@h", "h:1/x"])
+def test_a_page_that_has_no_address_is_left_out(hub, caplog, host):
+    """Which is said once; the others are listed."""
+    for _ in range(2):
+        hub.told("a-1a2b3c4d", url="http://0.0.0.0:1", host=host)
+        hub.told("b-1a2b3c4d")
+    assert [target["labels"]["run"] for target in hub.runs.targets()] == ["b"]
+    assert hub.item("a-1a2b3c4d")["url"] is None
+    assert caplog.text.count("run a-1a2b3c4d is not listed for Prometheus") == 1
+
+
+AWAY = {
+    "a moment": (5.0, ["a"]),
+    "a night": (40_000.0, []),
+    "a night before its clock was set back": (-40_000.0, []),
+}
+
+
+@pytest.mark.parametrize("away", AWAY)
+def test_a_hub_that_starts_lists_no_run_that_was_long_over(hub, away):
+    """What has its port now would be sent the token; it is listed when its driver tells of it."""
+    hub.clock = 50_000.0
+    hub.told("a-1a2b3c4d")
+    seconds, listed = AWAY[away]
+    hub.clock += seconds
+    hub.start()
+    assert [target["labels"]["run"] for target in hub.runs.targets()] == listed
+    hub.clock = 100_000.0
+    hub.told("a-1a2b3c4d")
+    assert len(hub.runs.targets()) == 1
+
+
+def test_what_an_earlier_version_has_kept_breaks_no_list(hub):
+    """A url that is none is nobody's page."""
+    hub.told("a-1a2b3c4d")
+    (kept,) = hub.index.runs()
+    hub.index.put_run("bad", kept.replace("a-1a2b3c4d", "bad").replace("http://h:1", "http://[::1"),
+                      [], oldest_mark=0, forgotten=None)  # fmt: skip
+    hub.start()
+    assert [target["labels"]["run"] for target in hub.runs.targets()] == ["a"]
+    assert hub.item("bad")["url"] is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Literal
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -20,9 +22,24 @@ MAX_NODES = 2000
 MarkKind = Literal["reset", "plan", "phase"]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 RunId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT, pattern="^[^/\x00-\x1f]*$")]
-PageUrl = Annotated[str, msgspec.Meta(pattern="^https?://[!-~]+$", max_length=MAX_TEXT)]
+PageUrl = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+_PAGE = re.compile(r"https?://([\w.-]+|\[[\w.:%-]+\]):\d{1,5}/?", re.ASCII)
+
+
+def page_parts(url: str) -> SplitResult:
+    """The url of a run's page in parts, which has a host and a port.
+
+    Raises:
+        ValueError: It is none.
+    """
+    parts = urlsplit(url) if _PAGE.fullmatch(url) else None
+    if parts is None or not parts.hostname or not parts.port:
+        raise ValueError(f"{url!r} is not http[s]://HOST:PORT")
+    return parts
 
 
 class RunMark(msgspec.Struct, frozen=True):
@@ -47,7 +64,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         name: What the user calls it; empty if not at all.
         host: Name of the driver's machine.
         folder: Of the run, on that machine.
-        url: Of its page; None: it has none any more.
+        url: Of its page, `http[s]://HOST:PORT`; None: it has none any more.
         nodes: Names of those that take part or may.
         now_seconds: When this was said.
         started_at_seconds: When it began.

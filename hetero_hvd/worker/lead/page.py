@@ -17,7 +17,7 @@ from hetero_hvd.run.web.app import Sources
 from hetero_hvd.run.web.scraping.exposition import Exposition
 from hetero_hvd.run.web.scraping.metrics import Metrics
 from hetero_hvd.run.web.scraping.scrapes import Scrapes
-from hetero_hvd.run.web.scraping.targets import run_target, service_discovery
+from hetero_hvd.run.web.scraping.targets import own_target, service_discovery
 
 SCRAPE_SECONDS = 10.0
 """So long a script that has ended stays for the next scrape at most."""
@@ -85,7 +85,7 @@ class LeadPage:
         return self._metrics.render(accept)
 
     def _targets(self) -> list[dict[str, Any]]:
-        return service_discovery(self._status(), run_target(self._web.url, self._run_id))
+        return service_discovery(self._status(), own_target(self._web.url, self._run_id))
 
     def _status(self) -> dict[str, Any]:
         tracker, plan = self._tracker, self._tracker.balancing.plan

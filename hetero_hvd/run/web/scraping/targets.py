@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from platform import node
 from typing import Any
 
 import msgspec
 
+from hetero_hvd.config.value_types import is_one_address
+from hetero_hvd.core.recording.runs import page_parts
 from hetero_hvd.run.records.run_files import is_locked, replace_file
 
 TARGETS = ".{}.targets.json"
@@ -31,10 +35,44 @@ def run_target(url: str, run_id: str) -> Target:
     """The page of a run.
 
     Args:
-        url: `http[s]://ADDRESS:PORT`.
+        url: See `page_elsewhere`.
         run_id: See `RunStarted`.
     """
     return _target(url, run=run_name(run_id))
+
+
+def own_target(url: str, run_id: str) -> Target:
+    """The page of a run of this machine; see `run_target`."""
+    return run_target(page_elsewhere(url, node()) or url, run_id)
+
+
+def page_elsewhere(url: str, host: str) -> str | None:
+    """The url of a page for other machines.
+
+    To those an address such as `0.0.0.0` means themselves, to where they would send their token.
+
+    Args:
+        url: `http[s]://ADDRESS:PORT`, as its server listens.
+        host: Name of the server's machine, which stands for all of its addresses.
+
+    Returns:
+        `http[s]://HOST:PORT`; None: it is no such url, or the name is none.
+    """
+    try:
+        parts = page_parts(url)
+        address = host if _stands_for_all(parts.hostname or "") else parts.netloc.rpartition(":")[0]
+        told = f"{parts.scheme}://{address}:{parts.port}"
+        page_parts(told)
+    except ValueError:
+        return None
+    return told
+
+
+def _stands_for_all(name: str) -> bool:
+    try:
+        return not is_one_address(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 def _target(url: str, **labels: str) -> Target:
@@ -48,7 +86,7 @@ def service_discovery(status: Mapping[str, Any], own: Target) -> list[Target]:
     Args:
         status: As GET /status tells it; `node_exporters`, if there, maps a node's name to
             `http[s]://ADDRESS:PORT` of its exporter. Only nodes that have a worker now are listed.
-        own: See `run_target`.
+        own: See `own_target`.
     """
     present = {worker.rpartition(":")[0] for worker in status["workers"]}
     exporters = sorted(status.get("node_exporters", {}).items())

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from platform import node
 
 import pytest
 
@@ -10,6 +11,7 @@ from hetero_hvd.monitoring.files import WatchedPlaces, stack_files
 from hetero_hvd.run.records.run_files import lock_folder
 from hetero_hvd.run.web.scraping.targets import (
     TargetFile,
+    own_target,
     run_name,
     run_target,
     service_discovery,
@@ -26,6 +28,21 @@ def test_discovery_follows_the_membership():
         {"targets": ["d:2"], "labels": {"run": "out", "__scheme__": "http"}},
         {"targets": ["a:1"], "labels": {"node": "alpha", "__scheme__": "https"}},
     ]
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("0.0.0.0", node()),  # noqa: S104 - nothing listens
+        ("[::]", node()),
+        ("127.0.0.1", "127.0.0.1"),
+        ("[fd00::2]", "[fd00::2]"),
+    ],
+)
+def test_a_driver_that_listens_on_all_addresses_tells_its_machines_name(address, told):
+    """To Prometheus the address would be its own machine."""
+    (target,) = own_target(f"http://{address}:80", "out-1a2b3c4d")["targets"]
+    assert target == f"{told}:80"
 
 
 @pytest.mark.parametrize(
