@@ -346,6 +346,25 @@ ACCEPTED = {
         "application/openmetrics-text",
     ),
     "a browser": ("text/html,application/xhtml+xml,*/*;q=0.8", "text/plain"),
+    "a version in words": ("text/plain;version=abc", "text/plain"),
+    "half in words": ("application/openmetrics-text;version=a.b.c", "text/plain"),
+    "no number": ("application/openmetrics-text;version=", "text/plain"),
+    "two versions": ("application/openmetrics-text;version=1.0.0;version=abc", "text/plain"),
+    "one of them in words": (
+        "application/openmetrics-text;version=x,application/openmetrics-text;version=1.0.0",
+        "application/openmetrics-text",
+    ),
+    "a later version": ("application/openmetrics-text;version=9999", "text/plain"),
+    "a later one, or this": (
+        "application/openmetrics-text;version=2.0.0,application/openmetrics-text;version=1.0.0",
+        "application/openmetrics-text",
+    ),
+    "any version": ("application/openmetrics-text", "application/openmetrics-text"),
+    "an early version": ("application/openmetrics-text;version=0.0.1", "text/plain"),
+    "none of that": ("application/openmetrics-text; q=0, text/plain", "text/plain"),
+    "none of that, exactly": ("application/openmetrics-text;version=1.0.0;Q=0.000", "text/plain"),
+    "no quality": ("application/openmetrics-text;q=", "application/openmetrics-text"),
+    "nothing but signs": (";=;,,;;version", "text/plain"),
 }
 
 
@@ -358,7 +377,7 @@ def test_a_scraper_is_told_in_the_form_that_it_accepts(scraper):
     is_open = media == "application/openmetrics-text"
     parse = openmetrics_families if is_open else text_string_to_metric_families
     samples = [each for family in parse(page.decode()) for each in family.samples]
-    assert told_media.startswith(f"{media};")
+    assert told_media.startswith(f"{media}; version={'1.0.0' if is_open else '0.0.4'};")
     assert {key(each): each.value for each in samples} == values(metrics)
     exemplars = [(each.name, each.exemplar.labels) for each in samples if each.exemplar]
     step = ("hetero_hvd_step_duration_seconds_bucket", {"step": "2", "worker": "beta:0"})
