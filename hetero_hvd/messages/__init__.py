@@ -75,7 +75,7 @@ from hetero_hvd.messages.from_worker import (
     StepsTimed,
     WorkersJoined,
 )
-from hetero_hvd.messages.history import event_from_json, event_to_json
+from hetero_hvd.messages.history import NO_JSON, event_from_json, event_to_json
 from hetero_hvd.messages.identity import NODE_NAME, GlooAddress, Message, WorkerId
 from hetero_hvd.messages.log import MARK as LOG_MARK
 from hetero_hvd.messages.log import LogRecord
@@ -116,6 +116,7 @@ __all__ = [
     "DRAINED",
     "LOG_MARK",
     "NODE_NAME",
+    "NO_JSON",
     "OWN_PHASES",
     "PHASES",
     "SLOW_BY",

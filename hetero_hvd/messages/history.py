@@ -10,6 +10,9 @@ import msgspec
 
 from hetero_hvd.messages.events import Event
 
+NO_JSON = msgspec.DecodeError, UnicodeDecodeError, RecursionError
+"""What msgspec raises at what it cannot read; wrong text and deep nesting are no DecodeError."""
+
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _TYPES = {kind.__name__: kind for kind in get_args(Event)}
 

@@ -22,6 +22,8 @@ from hetero_hvd.messages import (
     WorkersJoined,
 )
 from hetero_hvd.run.event_bus import EventBus
+from hetero_hvd.run.records import run_files
+from hetero_hvd.run.records.placements import NAME
 
 ALPHA, BETA, GAMMA = (WorkerId(name, 0) for name in ("alpha", "beta", "gamma"))
 BATCH = 64
@@ -198,6 +200,30 @@ def test_all_is_measured_told_kept_and_put_back(tmp_path):
     best = scene.report.placements[0]
     assert best.nodes == ("alpha", "beta")
     assert best.cost_per_sample == pytest.approx(2 / 3600 / best.samples_per_second[0], rel=0.05)
+
+
+@pytest.mark.parametrize("then", ["goes on", "ends"])
+def test_the_loop_waits_for_no_other_job(tmp_path, monkeypatch, then):
+    """What was found is kept when the other one has changed the file, at the latest at the end."""
+    scene = Scene(tmp_path)
+    slept = []
+    monkeypatch.setattr(run_files.time, "sleep", slept.append)
+
+    def meanwhile(content):
+        scene.train(300)
+        scene.trials.act()
+        assert scene.report.is_complete
+        assert not slept
+        return content or b"[]"
+
+    run_files.change_file(tmp_path / NAME, meanwhile)
+    assert (tmp_path / NAME).read_bytes() == b"[]"
+    scene.trials.act() if then == "goes on" else scene.trials.close()
+    kept = (tmp_path / NAME).read_bytes()
+    assert b"alpha" in kept
+    (tmp_path / NAME).unlink()
+    scene.trials.close()
+    assert not (tmp_path / NAME).exists()
 
 
 def drained(scene):

@@ -22,12 +22,14 @@ from hetero_hvd.messages import (
     NodesPriced,
     ScriptEnded,
     SetAsideReported,
+    TrialReported,
     WorkerExited,
     WorkerId,
     WorkersJoined,
 )
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.records.placements import keep_trial
+from hetero_hvd.run.records.run_files import CHANGE_SECONDS
 
 REASON = "left out by a trial"
 
@@ -66,6 +68,7 @@ class Trials:
         self._power = PowerMeters()
         self._step = -1
         self._is_told = False
+        self._unkept: TrialReported | None = None
         self._has_begun = False
         self._is_waiting = False
         bus.subscribe(self.observe, "the trial")
@@ -110,13 +113,21 @@ class Trials:
             for line in trial_in_words(report):
                 self._say(line)
             self._bus.publish(report)
-            if self._folder is not None:
-                keep_trial(self._folder, report)
+            self._unkept = None if self._folder is None else report
+        self._keep(wait_seconds=0.0)
 
     def close(self) -> None:
         """The job ends."""
         self._trial.close()
         self.act()
+        self._keep(wait_seconds=CHANGE_SECONDS)
+
+    def _keep(self, *, wait_seconds: float) -> None:
+        """Keep what was found, if another job is not changing the file: then it is tried again."""
+        if self._folder is None or self._unkept is None:
+            return
+        if keep_trial(self._folder, self._unkept, wait_seconds=wait_seconds):
+            self._unkept = None
 
     def _timed(self, at_unix_seconds: float, table: StepTable) -> None:
         self._step = table.step

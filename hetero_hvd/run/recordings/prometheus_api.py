@@ -20,6 +20,7 @@ import msgspec
 from hetero_hvd.core.backoff import doubled
 from hetero_hvd.core.printable import printable
 from hetero_hvd.errors import JobError, TryAgainError, UserError
+from hetero_hvd.messages import NO_JSON
 from hetero_hvd.run.recordings.cutoff import Cutoff, CutoffHandler
 from hetero_hvd.security.redirects import NoRedirects
 from hetero_hvd.security.tls import context_for_others
@@ -44,9 +45,6 @@ _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers after which another try may help."""
 
 _MAX_WORDS = 300
-
-_NO_ANSWER = msgspec.DecodeError, UnicodeDecodeError, RecursionError
-"""What the reader of JSON says of bytes that are none, or that are nested without end."""
 
 
 class PrometheusSeries(msgspec.Struct, frozen=True):
@@ -218,7 +216,7 @@ class PrometheusApi:
             where = printable(error.headers.get("Location", "nowhere"))[:_MAX_WORDS]
             return JobError(f"{told}: it sends to {where}; give that address, if it is right")
         words = ""
-        with suppress(*_NO_ANSWER, _BusyError, OSError, http.client.HTTPException, AttributeError):
+        with suppress(*NO_JSON, _BusyError, OSError, http.client.HTTPException, AttributeError):
             words = msgspec.json.decode(self._read(error, cutoff), type=_QueryAnswer).error
         if words:
             return JobError(f"{told}: {printable(words)[:_MAX_WORDS]}")
@@ -232,7 +230,7 @@ class PrometheusApi:
                 raise JobError(f"{self._place}: has refused a query: {words}")
             data = msgspec.json.decode(answer.data, type=_QueryData)
             found = [PrometheusSeries(told.metric, tuple(_values(told))) for told in data.result]
-        except (*_NO_ANSWER, ValueError) as error:
+        except (*NO_JSON, ValueError) as error:
             begin = printable(content[:60].decode(errors="replace"))
             raise JobError(
                 f"{self._place}: its answer is none of Prometheus' ({len(content)} bytes, that "

@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.messages import (
+    NO_JSON,
     TrialReported,
     WorkerId,
     WorkersJoined,
     event_from_json,
     event_to_json,
 )
-from hetero_hvd.run.records.run_files import change_file, regular
+from hetero_hvd.run.records.run_files import CHANGE_SECONDS, change_file, regular
 
 logger = logging.getLogger(__name__)
 
@@ -63,15 +64,21 @@ class KeptTrial:
         )
 
 
-def keep_trial(folder: Path, report: TrialReported) -> None:
+def keep_trial(
+    folder: Path, report: TrialReported, *, wait_seconds: float = CHANGE_SECONDS
+) -> bool:
     """Add what was measured, in place of what an earlier trial of the same has.
 
     Args:
         folder: Of the run.
         report: Without a measurement nothing is kept.
+        wait_seconds: So long another job that is changing the file is waited for.
+
+    Returns:
+        Whether that is done with, and be it in vain; False: another job is changing the file.
     """
     if not any(each.rounds for each in report.placements):
-        return
+        return True
     path = folder.absolute().parent / NAME
     new = KeptTrial(run=folder.name, trial=report)
 
@@ -82,9 +89,14 @@ def keep_trial(folder: Path, report: TrialReported) -> None:
         return msgspec.json.format(msgspec.json.encode(lines)) + b"\n"
 
     try:
-        change_file(path, added)
+        change_file(path, added, wait_seconds=wait_seconds)
+    except BlockingIOError as error:
+        if wait_seconds:
+            logger.warning("%s is left as it is: %s", path, error)
+        return False
     except OSError as error:
         logger.warning("%s is left as it is: %s", path, error)
+    return True
 
 
 def kept_trial(folder: Path, joined: WorkersJoined) -> KeptTrial | None:
@@ -105,7 +117,7 @@ def _kept(path: Path, content: bytes) -> list[KeptTrial]:
     """What is in the file; what is damaged is passed over."""
     try:
         lines = msgspec.json.decode(content or b"[]", type=list[_TrialRecord])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         logger.warning("%s is ignored: %s", path, error)
         return []
     return list(_sound(path, lines))
@@ -116,7 +128,7 @@ def _sound(path: Path, lines: list[_TrialRecord]) -> Iterator[KeptTrial]:
     for line in lines:
         try:
             trial = event_from_json(bytes(line.trial))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NO_JSON as error:
             logger.warning("%s: the trial of %s is ignored: %s", path, line.run, error)
             continue
         if isinstance(trial, TrialReported) and _is_sound(trial):

@@ -63,20 +63,23 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
-def change_file(path: Path, change: Callable[[bytes], bytes]) -> None:
+def change_file(
+    path: Path, change: Callable[[bytes], bytes], *, wait_seconds: float = CHANGE_SECONDS
+) -> None:
     """Read a file, change it and replace it as a whole, while no other process does.
 
     Args:
         path: The file; its folder exists. Beside it stays one whose lock is held meanwhile.
         change: From what is in it to what shall be. Empty: there is no such file yet.
+        wait_seconds: So long others who are changing it are waited for; 0: not at all.
 
     Raises:
-        OSError: It is left as it was: it cannot be read, or written, or somebody else is changing
-            it for longer than `CHANGE_SECONDS`.
+        BlockingIOError: It is left as it was: somebody else is changing it for longer.
+        OSError: It is left as it was: it cannot be read, or written.
     """
     lock = private(str(path.with_name(f".{path.name}{LOCK}")), os.O_RDWR | os.O_CREAT)
     try:
-        _wait_for(lock, path)
+        _wait_for(lock, path, wait_seconds)
         try:
             with open(path, "rb", opener=regular) as file:
                 before = file.read()
@@ -87,14 +90,16 @@ def change_file(path: Path, change: Callable[[bytes], bytes]) -> None:
         os.close(lock)
 
 
-def _wait_for(lock: int, path: Path) -> None:
-    deadline = time.monotonic() + CHANGE_SECONDS
+def _wait_for(lock: int, path: Path, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise OSError(errno.EBUSY, "another process is changing it", str(path)) from None
+            if time.monotonic() >= deadline:
+                raise BlockingIOError(
+                    errno.EAGAIN, "another process is changing it", str(path)
+                ) from None
             time.sleep(BETWEEN_TRIES_SECONDS)
         except OSError:  # a file system without locks
             return

@@ -29,6 +29,7 @@ from hetero_hvd.messages import (
     WorkersJoined,
 )
 from hetero_hvd.run.event_bus import EventBus
+from hetero_hvd.run.records.run_files import CHANGE_SECONDS
 from hetero_hvd.run.tracking.speed_store import CurveStore
 
 SAVE_SECONDS = 60.0
@@ -130,14 +131,15 @@ class Balancing:
             fallen: Workers that are slow now: that is not what they are.
         """
         if time.monotonic() > self._saved_at_seconds + SAVE_SECONDS:
-            self.save(fallen)
+            self.save(fallen, wait_seconds=0.0)
 
-    def save(self, fallen: set[WorkerId]) -> None:
-        """Keep what was learnt; see `save_if_due`."""
+    def save(self, fallen: set[WorkerId], *, wait_seconds: float = CHANGE_SECONDS) -> None:
+        """Keep what was learnt; see `save_if_due`, which in the loop waits for no other job."""
         self._saved_at_seconds = time.monotonic()
         if self._store is not None and isinstance(self._policy, BalancerState):
             curves = self._policy.curves
-            self._store.save({worker: curves[worker] for worker in curves.keys() - fallen})
+            well = {worker: curves[worker] for worker in curves.keys() - fallen}
+            self._store.save(well, wait_seconds=wait_seconds)
 
     def close(self) -> None:
         """Close the file."""

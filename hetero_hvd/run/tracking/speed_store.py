@@ -13,8 +13,8 @@ import msgspec
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
-from hetero_hvd.messages import WorkerId, WorkersJoined
-from hetero_hvd.run.records.run_files import change_file, regular
+from hetero_hvd.messages import NO_JSON, WorkerId, WorkersJoined
+from hetero_hvd.run.records.run_files import CHANGE_SECONDS, change_file, regular
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,16 @@ class CurveStore:
         self._devices[worker], self._model = device, model
         self.save({worker: curve})
 
-    def save(self, curves: Mapping[WorkerId, SpeedProfile]) -> None:
-        """Add these, atomically; the oldest go when there are too many."""
+    def save(
+        self, curves: Mapping[WorkerId, SpeedProfile], *, wait_seconds: float = CHANGE_SECONDS
+    ) -> None:
+        """Add these, atomically; the oldest go when there are too many.
+
+        Args:
+            curves: What to remember.
+            wait_seconds: So long another job that is changing the file is waited for; 0: it is
+                left for the next time, without a word.
+        """
         if not curves:
             return
 
@@ -101,9 +109,10 @@ class CurveStore:
             return msgspec.json.format(msgspec.json.encode(kept)) + b"\n"
 
         try:
-            change_file(self._path, added)
+            change_file(self._path, added, wait_seconds=wait_seconds)
         except OSError as error:
-            logger.warning("%s cannot be written: %s", self._path, error)
+            if wait_seconds or not isinstance(error, BlockingIOError):
+                logger.warning("%s cannot be written: %s", self._path, error)
 
     def _key(self, worker: WorkerId) -> str:
         emulated, device = self._emulated.get(worker.node, ""), self._devices.get(worker, "")
@@ -122,7 +131,7 @@ class CurveStore:
     def _entries(self, content: bytes) -> dict[str, _KnownSpeeds]:
         try:
             return msgspec.json.decode(content or b"{}", type=dict[str, _KnownSpeeds])
-        except msgspec.DecodeError as error:
+        except NO_JSON as error:
             logger.warning("%s is ignored: %s", self._path, error)
             return {}
 

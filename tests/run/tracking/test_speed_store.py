@@ -11,6 +11,7 @@ from hetero_hvd.config.node import EmulateConfig
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.messages import WorkerId, WorkersJoined
+from hetero_hvd.run.records import run_files
 from hetero_hvd.run.tracking.speed_store import CurveStore
 
 ALPHA = WorkerId("alpha", 0)
@@ -66,13 +67,46 @@ def test_jobs_add_to_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"a": 1}', '{"a": {"overhead_seconds": "x"}}', "\x00\xff"]
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"a": 1}',
+        b'{"a": {"overhead_seconds": "x"}}',
+        b"\x00\xff",
+        b'{"\xff": {}}',
+        b'{"a": {"overhead_seconds": ' + b"[" * 100_000,
+        b'{"a": ' * 100_000,
+    ],
 )
 def test_a_file_that_cannot_be_read_is_ignored_and_then_replaced(tmp_path, content):
     """At worst a job starts with even shares."""
-    (tmp_path / "curves.json").write_text(content)
+    (tmp_path / "curves.json").write_bytes(content)
     assert loaded(tmp_path) == {}
     saved(tmp_path)
+    assert loaded(tmp_path) == {ALPHA: CURVE}
+
+
+def test_the_loop_waits_for_no_other_job(tmp_path, monkeypatch, caplog):
+    """It is done without a word at the next time, at the latest at the end, which waits."""
+    store = CurveStore(tmp_path / "curves.json", [NodeConfig(name="alpha")])
+    store.load(joined())
+    slept = []
+    monkeypatch.setattr(run_files.time, "sleep", slept.append)
+
+    def meanwhile(content):
+        store.save({ALPHA: CURVE}, wait_seconds=0.0)
+        assert not slept
+        assert not caplog.records
+        store.save({ALPHA: CURVE}, wait_seconds=0.01)
+        assert slept
+        assert "another process is changing it" in caplog.text
+        return content
+
+    run_files.change_file(tmp_path / "curves.json", meanwhile)
+    assert loaded(tmp_path) == {}
+    store.save({ALPHA: CURVE}, wait_seconds=0.0)
     assert loaded(tmp_path) == {ALPHA: CURVE}
 
 
