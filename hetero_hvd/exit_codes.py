@@ -41,6 +41,11 @@ EXIT_NOT_STARTED = 127
 SIGNALLED = 128
 """Larger ones are of processes that a signal has ended: this and its number."""
 
+EXITS_BY_PEOPLE = tuple(
+    SIGNALLED + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+)
+"""Of a run that somebody has stopped, which is no failure."""
+
 EXIT_KILLED = 137
 """SIGKILL."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.deploy.folder import FolderContents, write_folder
+from hetero_hvd.exit_codes import EXIT_KILLED, EXITS_BY_PEOPLE
 from hetero_hvd.monitoring.files import RULES, WatchedPlaces, stack_files
 from tests.monitoring.test_files import promtool
 
@@ -149,8 +150,8 @@ STORIES = {
     "a short gap of scrapes": Story(unseen=(20, 20.5)),
     "a gap of scrapes in the middle": Story(unseen=(20, 24), fires=LOST),
     "the end": Story([(0, 20, 0)]),
-    "ended by Ctrl-C": Story([(0, 20, 130)]),
-    "ended by an order": Story([(0, 20, 143)]),
+    **{f"stopped with exit code {code}": Story([(0, 20, code)]) for code in EXITS_BY_PEOPLE},
+    "killed": Story([(0, 20, EXIT_KILLED)], fires={"HeteroHvdFailed": 1}),
     "a failure": Story([(0, 20, 1)], fires={"HeteroHvdFailed": 1}),
     "a failure, and it is gone on with": Story(
         [(0, 20, 1), (22, 60, None)], fires={"HeteroHvdFailed": 1}

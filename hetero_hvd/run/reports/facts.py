@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hetero_hvd.core.view.quality import LOSS
-from hetero_hvd.exit_codes import SIGNALLED
+from hetero_hvd.exit_codes import EXITS_BY_PEOPLE
 from hetero_hvd.messages import (
     Evaluated,
     Finding,
@@ -31,7 +30,6 @@ OUTCOMES = ("running", "finished", "failed", "stopped", "no-end", "unreadable")
 """How a run stands in a word; `stopped`: by a signal that people send; `no-end`: none was recorded,
 it was killed or runs elsewhere; `unreadable`: its record is none."""
 
-ENDED_BY_PEOPLE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 NOT_RECORDED = RunStarted(run_id="", command=(), nodes=(), settings={})
 
 
@@ -72,8 +70,12 @@ class RunFacts:
 
     @property
     def duration_seconds(self) -> float:
-        """From its first start to what was heard of it last; NaN: not recorded."""
-        return self.heard_at - self.started_at
+        """From its first start to what was heard of it last.
+
+        NaN: that was not recorded, or its clock was set back by more than that meanwhile.
+        """
+        found = self.heard_at - self.started_at
+        return found if found >= 0 else math.nan
 
 
 def facts_of(record: Record) -> RunFacts:
@@ -117,7 +119,7 @@ def _outcome(end: RunEnded | None, *, is_held: bool) -> str:
         return "running" if is_held else "no-end"
     if end.exit_code == 0:
         return "finished"
-    return "stopped" if end.exit_code - SIGNALLED in ENDED_BY_PEOPLE else "failed"
+    return "stopped" if end.exit_code in EXITS_BY_PEOPLE else "failed"
 
 
 def _heard_at(record: Record) -> float:

@@ -203,6 +203,7 @@ ENDINGS = {
     (137, "alpha:0 was ended by signal 9"): "failed",
     (143, "stopped by SIGTERM"): "stopped",
     (130, "stopped by SIGINT"): "stopped",
+    (129, "stopped by SIGHUP"): "stopped",
     None: "no-end",
 }
 
@@ -215,6 +216,18 @@ def test_how_a_run_stands_is_one_word(tmp_path, ending):
     write(tmp_path / "a", JOINED, *end)
     (found,) = recorded_runs(tmp_path)
     assert found.outcome == ENDINGS[ending]
+
+
+@pytest.mark.parametrize(("ended_at", "seconds"), [(1002.0, 2.0), (1000.0, 0.0), (-2600.0, None)])
+def test_no_run_takes_less_than_no_time(tmp_path, ended_at, seconds):
+    """Whose clock was set back has a duration that nobody knows."""
+    (tmp_path / "a").mkdir()
+    recorder = Recorder(tmp_path / "a")
+    recorder.observe(1000.0, RunStarted(run_id="a", command=("x",), nodes=(), settings={}))
+    recorder.observe(ended_at, RunEnded(exit_code=0, reason="done"))
+    recorder.close()
+    (found,) = recorded_runs(tmp_path)
+    assert found.as_dict()["duration_seconds"] == seconds
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 100, 200])
