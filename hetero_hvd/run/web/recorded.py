@@ -100,7 +100,7 @@ class PlotsBeside:
     async def overlaid(
         self, own: tuple[str, PlotsView], folders: Sequence[str], wanted: PlotRange
     ) -> PlotsView:
-        """The plots of this run and of others, a line for each.
+        """The plots of this run and of others, a line for each that can be read.
 
         Args:
             own: What its user calls this run, and its plots.
@@ -113,11 +113,17 @@ class PlotsBeside:
         if len(folders) > MAX_OVERLAID:
             raise UserError(f"`with`: at most {MAX_OVERLAID} runs, found {len(folders)}")
         async with self._turn:
-            others = [await asyncio.to_thread(self._plots, name) for name in folders]
-            self._read = {name: self._read[name] for name in folders}  # memory for these alone
-        named = [(own[0], self._own.name), *zip((n for n, _ in others), folders, strict=True)]
-        views = [own[1], *(plots.view(wanted, ()) for _, plots in others)]
-        return overlaid(list(zip(run_labels(named), views, strict=True)), wanted)
+            found, left_out = {}, []
+            for name in folders:
+                try:
+                    found[name] = await asyncio.to_thread(self._plots, name)
+                except JobError as error:
+                    left_out.append(f"{name} is left out: {error}")
+            self._read = {name: self._read[name] for name in found}  # memory for these alone
+        named = [(own[0], self._own.name), *((called, name) for name, (called, _) in found.items())]
+        views = [own[1], *(plots.view(wanted, ()) for _, plots in found.values())]
+        plots = overlaid(list(zip(run_labels(named), views, strict=True)), wanted)
+        return msgspec.structs.replace(plots, left_out=left_out)
 
     def _plots(self, name: str) -> tuple[str, RunPlots]:
         until, called, plots = self._read.get(name, (0.0, "", RunPlots()))

@@ -135,6 +135,7 @@ class PlotsView(msgspec.Struct, frozen=True, kw_only=True):
         last_unix_seconds: The same.
         plots: In their order.
         marks: In their order.
+        left_out: Why another run that was to be in them is not, in words.
     """
 
     workers: list[str]
@@ -144,6 +145,7 @@ class PlotsView(msgspec.Struct, frozen=True, kw_only=True):
     last_unix_seconds: float | None
     plots: list[RunPlot]
     marks: list[PlotMark]
+    left_out: list[str] = []
 
 
 class RunPlots:

@@ -187,7 +187,7 @@ const beside = new Set(); // folders of runs that are in the plots, too
 const board = new PlotBoard(at("plots"), async (wanted) => {
   try {
     const view = await ask("plots", { ...wanted, with: [...beside].join("/") });
-    tell("plots-status", view.workers.length || view.plots.some((plot) => plot.steps.length) ? "" : "No step has been measured yet.");
+    tell("plots-status", view.left_out.join(" ") || (view.workers.length || view.plots.some((plot) => plot.steps.length) ? "" : "No step has been measured yet."));
     return view;
   } catch (error) {
     tell("plots-status", problem(error), true);
