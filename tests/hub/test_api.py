@@ -27,6 +27,7 @@ from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.operations import DOCUMENT
 from hetero_hvd.run.web.server import HttpEnd, HttpServer
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
+from hetero_hvd.security.token import TokenFile
 from tests.hub.test_store import ALL, batch
 
 TOKENS = {"read": b"r" * 20, "ingest": b"i" * 20, "operate": b"o" * 20}
@@ -59,6 +60,18 @@ class Client:
                 return error.code, json.load(error), error.headers
 
 
+def token_files(folder, *roles):
+    """Of these roles, as a server reads them."""
+    folder.mkdir(exist_ok=True)
+    found = {}
+    for role in roles:
+        path = folder / f"{role}.token"
+        path.touch(0o600)
+        path.write_bytes(TOKENS[role])
+        found[role] = TokenFile(str(path), role)
+    return found
+
+
 @asynccontextmanager
 async def api(folder, limits=None):
     """One in this process."""
@@ -71,7 +84,8 @@ async def api(folder, limits=None):
         return store.commit([found])[0]
 
     door = ConnectionLimiter("http", 8)
-    access = Access(address="127.0.0.1", origins=(ELSEWHERE,), **TOKENS)
+    tokens = token_files(folder / "tokens", *TOKENS)
+    access = Access(address="127.0.0.1", origins=(ELSEWHERE,), **tokens)
     samples = ForeignIngest(store, put, now, limits)
     server = HttpServer(HttpEnd(address="127.0.0.1", port=0), door)
     await server.listen(HubApi(access, store, commands, samples, door).app())

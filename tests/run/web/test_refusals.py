@@ -16,7 +16,7 @@ from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import Answers, Sources
 from hetero_hvd.run.web.server import HttpEnd, HttpServer
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
-from tests.hub.test_api import TOKENS, api, sent
+from tests.hub.test_api import TOKENS, api, sent, token_files
 
 
 def defect(*_):
@@ -25,7 +25,7 @@ def defect(*_):
 
 
 @asynccontextmanager
-async def run(_folder):
+async def run(folder):
     """The server of a run, whose status has a defect; its URL."""
     sources = Sources(
         state=lambda: LiveState(run_id="demo", state="training"), num_events=lambda: 1,
@@ -33,7 +33,7 @@ async def run(_folder):
     )  # fmt: skip
     door = ConnectionLimiter("http", 8)
     web = HttpServer(HttpEnd(address="127.0.0.1", port=0), door)
-    tokens = {role: TOKENS[role] for role in ("read", "operate")}
+    tokens = token_files(folder, "read", "operate")
     await web.listen(Answers(Access(address="127.0.0.1", **tokens), sources, door).app())
     try:
         yield web.url
