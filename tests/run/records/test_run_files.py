@@ -113,15 +113,14 @@ def test_no_change_of_a_file_is_lost_to_another_process(tmp_path):
     assert lines != sorted(lines), "they did not run at the same time"
 
 
-def test_who_holds_a_file_for_too_long_holds_up_nobody(tmp_path, monkeypatch):
+def test_who_holds_a_file_for_too_long_holds_up_nobody(tmp_path):
     """Such as a process that was stopped; the file stays as it was."""
     path = tmp_path / "kept"
     change_file(path, lambda _: b"before")
-    monkeypatch.setattr(run_files, "CHANGE_SECONDS", 0.05)
 
     def meanwhile(before):
         with pytest.raises(OSError, match="another process is changing it"):
-            change_file(path, lambda _: b"other")
+            change_file(path, lambda _: b"other", wait_seconds=0.05)
         return before + b", after"
 
     change_file(path, meanwhile)

@@ -25,6 +25,8 @@ from hetero_hvd.messages import (
     WorkersJoined,
 )
 from hetero_hvd.run.event_bus import EventBus
+from hetero_hvd.run.records import run_files
+from hetero_hvd.run.tracking import balancing
 from hetero_hvd.run.tracking.final_report import as_dict, as_text
 from hetero_hvd.run.tracking.run_tracker import MAX_RESETS_WITHOUT_STEP, RunTracker
 from hetero_hvd.run.tracking.summary import Summary
@@ -302,6 +304,39 @@ def test_the_balancer_is_asked_and_its_decisions_are_kept(tmp_path, books):
     assert decisions[0]["workers"] == ["alpha:0", "beta:0"]
     assert "step 0: 2 workers train together: alpha:0, beta:0" in said
     assert "alpha:0 67 in 67 ms | beta:0 33 in 330 ms" in said
+
+
+def test_another_job_holds_up_no_step_but_the_end_waits_for_it(tmp_path, monkeypatch):
+    """Which is changing what jobs know of the workers."""
+    (tmp_path / "run").mkdir()
+    slept = []
+    monkeypatch.setattr(balancing, "SAVE_SECONDS", -1.0)
+
+    def sleep(seconds):
+        slept.append(seconds)
+        raise BlockingIOError
+
+    monkeypatch.setattr(run_files.time, "sleep", sleep)
+    books = Books(tmp_path / "run")
+    books.take(joined())
+
+    def meanwhile(content):
+        for step in range(10):
+            books.take(timed(step, *UNIFORM))
+        assert not slept
+        return content
+
+    run_files.change_file(tmp_path / "curves.json", meanwhile)
+    assert (tmp_path / "curves.json").read_bytes() == b""
+    books.take(timed(10, *UNIFORM))
+    assert b"alpha:0" in (tmp_path / "curves.json").read_bytes()
+
+    def until_it_is_asked_for(content):
+        books.close()
+        assert slept
+        return content
+
+    run_files.change_file(tmp_path / "curves.json", until_it_is_asked_for)
 
 
 def test_resets_without_a_step_are_counted(books):
