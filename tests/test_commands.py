@@ -241,7 +241,7 @@ def test_a_tab_completes_in_each_shell(shell, capsys, tmp_path):
     for folder, name in {"2026-a": "five-fold", "2026-b": "", "monday": ""}.items():
         (tmp_path / "runs" / folder).mkdir(parents=True)
         if name:
-            (tmp_path / "runs" / folder / "name").write_text(f"{name}\n")
+            (tmp_path / "runs" / folder / ".run-name").write_text(f"{name}\n")
     home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "TERM": "xterm", "LC_ALL": "C.UTF-8"}
     words = [shell, *START[shell]]
     about = {"columns": 150, "environment": home, "folder": tmp_path, "has_echo": True}

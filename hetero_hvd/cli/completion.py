@@ -21,7 +21,7 @@ _hetero_hvd_runs() {
   compgen -W latest -- "$1"
   for folder in runs/*/; do
     name=
-    { read -r name <"${folder}name"; } 2>/dev/null
+    { read -r name <"${folder}.run-name"; } 2>/dev/null
     folder=$(basename "$folder")
     [[ -n $name && $name == "$1"* ]] && printf '%q\\n' "$name"
     [[ -z $name || -n $1 ]] && [[ -d runs/$folder && $folder == "$1"* ]] && echo "$folder"
@@ -35,7 +35,7 @@ _hetero_hvd_runs() {
   local -a found=(latest)
   for folder in runs/*(N/); do
     name=
-    { read -r name <$folder/name } 2>/dev/null
+    { read -r name <$folder/.run-name } 2>/dev/null
     [[ -n $name ]] && found+=($name)
     [[ -z $name || -n $PREFIX ]] && found+=(${folder:t})
   done
@@ -47,7 +47,7 @@ function _hetero_hvd_runs
   set -l typed (commandline -ct)
   echo latest
   for folder in runs/*/
-    set -l name (head -n 1 $folder/name 2>/dev/null)
+    set -l name (head -n 1 $folder/.run-name 2>/dev/null)
     test -n "$name"; and echo $name
     test -z "$name" -o -n "$typed"; and path basename $folder
   end

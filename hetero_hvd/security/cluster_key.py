@@ -11,6 +11,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.security.secret_files import read_secret, write_secret
 
 KEY_BYTES = 32
+MAX_SECRET_BYTES = 4096
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -29,6 +30,7 @@ def make_key(path: Path, *, replaces: bool = False) -> None:
     if not replaces:
         write_secret(path, content)
         return
+    _see_that_it_is_a_secret(path)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     write_secret(fresh, content)
     try:
@@ -36,6 +38,19 @@ def make_key(path: Path, *, replaces: bool = False) -> None:
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be replaced: {error.strerror}") from error
+
+
+def _see_that_it_is_a_secret(path: Path) -> None:
+    """What is replaced is gone, so it must be a file of one word, as keys and tokens are."""
+    try:
+        is_file = stat.S_ISREG(path.lstat().st_mode)
+        content = path.read_bytes()[: MAX_SECRET_BYTES + 1] if is_file else b""
+    except OSError as error:
+        raise UserError(f"{path}: cannot be replaced: {error.strerror}") from error
+    if not is_file or len(content) > MAX_SECRET_BYTES or len(content.split()) > 1:
+        raise UserError(
+            f"{path}: is not a file with a key or token and nothing else, so it is not replaced"
+        )
 
 
 def read_key(path: Path) -> bytes:

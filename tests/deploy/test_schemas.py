@@ -32,6 +32,14 @@ def record(required, **optional):
 
 
 CREDENTIALS = record({"name": NAME, "key": {"type": "string", "pattern": r"^[-._a-zA-Z0-9]+$"}})
+LABEL_NAME = {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"}
+RELABELING = record(
+    {
+        "sourceLabels": {"type": "array", "items": LABEL_NAME},
+        "regex": {"type": "string"},
+        "targetLabel": LABEL_NAME,
+    }
+)
 ENDPOINT = record(
     {
         "port": {"type": "string", "pattern": r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": 15},
@@ -42,6 +50,7 @@ ENDPOINT = record(
             "minLength": 2,
         },
         "authorization": record({"type": {"const": "Bearer"}, "credentials": CREDENTIALS}),
+        "metricRelabelings": {"type": "array", "items": RELABELING},
     }
 )
 POD_MONITOR = record(

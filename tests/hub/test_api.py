@@ -27,10 +27,9 @@ from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.operations import DOCUMENT
 from hetero_hvd.run.web.server import HttpEnd, HttpServer
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
-from hetero_hvd.security.token import TokenFile
 from tests.hub.test_store import ALL, batch
+from tests.hub.tokens import TOKENS, token_files
 
-TOKENS = {"read": b"r" * 20, "ingest": b"i" * 20, "operate": b"o" * 20}
 ELSEWHERE = "https://grafana.lab"
 
 
@@ -58,18 +57,6 @@ class Client:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.load(error), error.headers
-
-
-def token_files(folder, *roles):
-    """Of these roles, as a server reads them."""
-    folder.mkdir(exist_ok=True)
-    found = {}
-    for role in roles:
-        path = folder / f"{role}.token"
-        path.touch(0o600)
-        path.write_bytes(TOKENS[role])
-        found[role] = TokenFile(str(path), role)
-    return found
 
 
 @asynccontextmanager

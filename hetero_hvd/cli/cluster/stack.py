@@ -11,7 +11,7 @@ from hetero_hvd.deploy.folder import FolderContents, write_folder
 from hetero_hvd.errors import UserError
 from hetero_hvd.monitoring.files import WatchedPlaces, stack_files
 
-ADDRESS = re.compile(r"https?://[^\s/]+:\d+/?")
+ADDRESS = re.compile(r"https?://[^\s/@]+:\d+/?")
 PATTERN = frozenset("*?[\\")
 RECEIVER = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 
@@ -61,7 +61,7 @@ def act(arguments: argparse.Namespace) -> int:
         )
     for flag, address in (("--driver", arguments.driver), ("--hub", arguments.hub)):
         if address is not None and ADDRESS.fullmatch(address) is None:
-            raise UserError(f"{flag}: found {address!r}, must be http[s]://HOST:PORT")
+            raise UserError(f"{flag}: must be http[s]://HOST:PORT, without name and password")
     if arguments.alerts_to is not None and RECEIVER.fullmatch(arguments.alerts_to) is None:
         raise UserError(
             "--alerts-to: must be http[s]://HOST[:PORT][/PATH] without password or token"

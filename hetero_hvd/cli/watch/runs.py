@@ -6,13 +6,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from hetero_hvd.cli.lines import add_json, show, show_json
 from hetero_hvd.cli.table import print_columns
 from hetero_hvd.cli.watch.run_filters import add_filters, chosen
 from hetero_hvd.config.paths import some_path
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import JobError, UserError
 
 if TYPE_CHECKING:
     from hetero_hvd.run.reports.catalogue import RecordedRun
@@ -48,11 +48,11 @@ def act(arguments: argparse.Namespace) -> int:
         if left_out:
             show(f"(no room for {', '.join(left_out)}: | less -S shows all)")
     if arguments.delete:
-        _delete(runs, is_agreed=arguments.yes)
+        _delete(runs, is_agreed=arguments.yes, told=sys.stderr if arguments.json else None)
     return 0
 
 
-def _delete(runs: Sequence[RecordedRun], *, is_agreed: bool) -> None:
+def _delete(runs: Sequence[RecordedRun], *, is_agreed: bool, told: TextIO | None = None) -> None:
     """After a yes; a run that goes on, or that cannot be read, stays.
 
     Raises:
@@ -65,14 +65,30 @@ def _delete(runs: Sequence[RecordedRun], *, is_agreed: bool) -> None:
     ended = [run for run in runs if run.outcome not in ("running", "unreadable")]
     folders = list(dict.fromkeys(part for run in ended for part in parts_of(run.folder)))
     if not folders:
-        show("nothing to delete")
+        show("nothing to delete", told)
         return
     if not is_agreed:
         if not sys.stdin.isatty():
             raise UserError("--delete: nobody is there to say yes; add --yes")
         count = "1 folder" if len(folders) == 1 else f"{len(folders)} folders"
-        if input(f"Delete {count} with all checkpoints in them? y/n ").strip().lower() != "y":
+        if not _says_yes(f"Delete {count} with all checkpoints in them? y/n "):
             return
+    kept: list[JobError] = []
     for folder in folders:
-        delete_run(folder)
-        show(f"deleted: {folder}")
+        try:
+            delete_run(folder)
+        except JobError as error:
+            kept.append(error)
+        else:
+            show(f"deleted: {folder}", told)
+    for error in kept[1:]:
+        show(str(error), sys.stderr)
+    if kept:
+        raise kept[0]
+
+
+def _says_yes(question: str) -> bool:
+    try:
+        return input(question).strip().lower() == "y"
+    except EOFError:  # the terminal was closed, or Ctrl-D: nobody has said yes
+        return False

@@ -109,6 +109,8 @@ def delete_run(folder: Path) -> None:
     Raises:
         JobError: Another process has it, or the disk refuses.
     """
+    if folder.is_symlink():
+        raise _TakenError(f"{folder}: is a link; what it leads to stays, and so does it")
     try:
         descriptor = lock_folder(folder)
         if descriptor is None:

@@ -26,7 +26,7 @@ from hetero_hvd.run.records.samples import SampleTable
 logger = logging.getLogger(__name__)
 
 FILE = "run.sqlite"
-NAME_FILE = "name"
+NAME_FILE = ".run-name"
 """What `--name` calls the run, for the shells, which complete it by tab and read no SQLite."""
 
 MAX_WAITING = 10_000

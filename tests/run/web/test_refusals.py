@@ -16,7 +16,8 @@ from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import Answers, Sources
 from hetero_hvd.run.web.server import HttpEnd, HttpServer
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
-from tests.hub.test_api import TOKENS, api, sent, token_files
+from tests.hub.test_api import api, sent
+from tests.hub.tokens import TOKENS, token_files
 
 
 def defect(*_):
