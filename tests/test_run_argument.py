@@ -287,3 +287,37 @@ def test_there_may_be_no_run_at_all(tmp_path, monkeypatch, capsys):
     assert "latest: no run is recorded there" in capsys.readouterr().err
     assert main(["report", "latest"]) == 2
     assert "latest: no run is recorded there" in capsys.readouterr().err
+
+
+RESUMED = {
+    "as it was called": ([], {}, "long", {"lr": "0.1"}),
+    "another name": (["--name", "again"], {}, "again", {"lr": "0.1"}),
+    "a name of the environment": ([], {"HETERO_HVD_NAME": "again"}, "again", {"lr": "0.1"}),
+    "another value, and a tag more": (
+        ["--tag", "lr=0.2", "--tag", "opt=adam"],
+        {},
+        "long",
+        {"lr": "0.2", "opt": "adam"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RESUMED.values(), ids=RESUMED.keys())
+def test_a_run_that_is_gone_on_with_keeps_its_name_and_tags(tmp_path, monkeypatch, case):
+    """Unless others are given."""
+    more, environment, name, tags = case
+    folder = tmp_path / "runs" / "a"
+    (folder / "checkpoints").mkdir(parents=True)
+    recorder = Recorder(folder)
+    before = {"run_id": "a-1", "command": ("x",), "nodes": (), "settings": {}}
+    recorder.observe(1.0, RunStarted(name="long", tags={"lr": "0.1"}, **before))
+    recorder.close()
+    monkeypatch.chdir(tmp_path)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "nodes.yaml").write_text("nodes: [{name: a, devices: []}]\n")
+    jobs = []
+    monkeypatch.setattr("hetero_hvd.driver.job.run_job", lambda *_, **told: jobs.append(told) or 0)
+    assert main(["run", "--resume", "long", *more, "train.py"]) == 0
+    assert jobs[0]["labels"] == (name, tags)

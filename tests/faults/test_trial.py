@@ -115,6 +115,7 @@ def test_a_job_that_ends_before_its_trial_says_what_was_measured(start):
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(1200)
 def test_the_advised_placement_is_nearly_the_best_of_all_seven(start, tmp_path):
     """It is measured in the job, and followed by the command that is printed."""
     job = start(
@@ -156,7 +157,7 @@ def test_the_advised_placement_is_nearly_the_best_of_all_seven(start, tmp_path):
                 patient_from=10**6,
                 **SLOW,
             )
-            assert alone.wait(200) == 0, alone.console
+            assert alone.wait(400) == 0, alone.console  # gamma alone needs 1.7 s for each of them
             every[names] = speed(alone.trace(but=[f"{other}:0" for other in names[1:]]))
     assert reached >= 0.97 * max(every.values()), (reached, every)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from hetero_hvd.errors import UserError
@@ -42,3 +44,35 @@ def test_what_is_no_key_is_refused(tmp_path, content):
     (tmp_path / "key").write_bytes(content)
     with pytest.raises(UserError, match="is no cluster key"):
         read_key(tmp_path / "key")
+
+
+SECRETS = {"a key": f"{'0f' * 32}\n", "a token": "s" * 20, "nothing yet": ""}
+OTHERS = {
+    "a script": lambda path: path.write_text("import torch\nprint(1)\n"),
+    "much": lambda path: path.write_text("s" * 5000),
+    "a folder": lambda path: path.mkdir(),
+    "a pipe": os.mkfifo,
+    "a link": lambda path: path.symlink_to(path.with_name("theirs")),
+    "a link to a device": lambda path: path.symlink_to("/dev/null"),
+    "nothing": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("content", SECRETS.values(), ids=SECRETS.keys())
+def test_a_secret_is_replaced_by_another(tmp_path, content):
+    """What is there is gone."""
+    (tmp_path / "key").write_text(content)
+    make_key(tmp_path / "key", replaces=True)
+    assert len(read_key(tmp_path / "key")) == 32
+
+
+@pytest.mark.parametrize("made", OTHERS.values(), ids=OTHERS.keys())
+def test_what_is_no_secret_is_not_replaced(tmp_path, made):
+    """It stays as it is, and nothing is left beside it."""
+    (tmp_path / "theirs").write_text("s" * 20)
+    made(tmp_path / "key")
+    before = sorted((path.name, path.lstat().st_mode) for path in tmp_path.iterdir())
+    with pytest.raises(UserError, match=r"key: (cannot be replaced|is not a file with a key)"):
+        make_key(tmp_path / "key", replaces=True)
+    assert sorted((path.name, path.lstat().st_mode) for path in tmp_path.iterdir()) == before
+    assert (tmp_path / "theirs").read_text() == "s" * 20

@@ -193,8 +193,9 @@ def _train(
     from hetero_hvd.run.tracking.begin_and_end import RunLabels  # noqa: PLC0415
 
     known = RecordConfig(**given(RECORD_SETTINGS, os.environ))
-    tags = dict(map(tag, known.tags)) | dict(arguments.tag)
-    labels = RunLabels(arguments.name or known.name, tags)
+    name, tags = _labels_of(resume)
+    tags |= dict(map(tag, known.tags)) | dict(arguments.tag)
+    labels = RunLabels(arguments.name or known.name or name, tags)
     return run_job(
         nodes_file,
         arguments.command,
@@ -239,6 +240,15 @@ def _lender(arguments: argparse.Namespace) -> slurm_job.SlurmJob | slurm_agents.
 def is_auto(place: Path | str | None) -> bool:
     """Whether an earlier start of the same run is meant, if there is one."""
     return place == Path(slurm_job.AUTO)
+
+
+def _labels_of(resume: EarlierRun | None) -> tuple[str, dict[str, str]]:
+    """Name and tags of the run that is gone on with; none, where it was not recorded."""
+    from hetero_hvd.run.records.reader import newest_start  # noqa: PLC0415 - seldom
+
+    folder = resume.folder if resume is not None else None
+    start = newest_start(folder) if folder is not None else None
+    return (start[1].name, dict(start[1].tags)) if start else ("", {})
 
 
 def _resumed(place: Path | str | None, output: str | None = None) -> EarlierRun | None:
