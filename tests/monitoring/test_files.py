@@ -43,6 +43,10 @@ WRONG = {
     "nowhere": ([], "nothing to watch: say where runs are, by --runs DIR, --hub URL or"),
     "a driver without a port": (["--driver", "localhost"], "must be http[s]://HOST:PORT"),
     "a hub without a port": (["--hub", "http://localhost"], "must be http[s]://HOST:PORT"),
+    "a driver with a password": (
+        ["--driver", "http://u:p@127.0.0.1:9500"],
+        "--driver: must be http[s]://HOST:PORT, without name and password",
+    ),
     "a folder that is a pattern": (["--runs", "runs*"], "must be without *, which are a pattern"),
 }
 
@@ -56,6 +60,20 @@ def test_what_cannot_be_watched_is_refused(tmp_path, capsys, case):
     assert words in said
     assert said.count("\n") == 1
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("name", ["prometheus.yml", "rules.yml", "alertmanager.yml"])
+def test_a_file_of_somebody_else_is_not_written_over(tmp_path, capsys, name):
+    """Nothing is written then; what is ours is written anew."""
+    (tmp_path / name).write_text("global: {}\n")
+    words = ["stack", str(tmp_path), "--driver", "http://127.0.0.1:9500"]
+    assert main(words) == 2
+    assert f"{name}: is there, and not from this command" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        (name, "global: {}\n")
+    ]
+    (tmp_path / name).unlink()
+    assert [main(words), main(words)] == [0, 0]
 
 
 def test_each_alert_fires_when_it_should_and_not_before(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from hetero_hvd.config.paths import path_text, some_path
@@ -12,6 +13,9 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.monitoring.files import WatchedPlaces, stack_files
 
 ADDRESS = re.compile(r"https?://[^\s/@]+:\d+/?")
+OURS = b"hetero_hvd"
+"""Stands in each file that is written, in one of its spellings, or in its name."""
+
 PATTERN = frozenset("*?[\\")
 RECEIVER = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 
@@ -72,9 +76,28 @@ def act(arguments: argparse.Namespace) -> int:
         ca_file=arguments.ca_file,
         alerts_to=arguments.alerts_to,
     )
+    _see_that_they_are_ours(arguments.folder, files)
     for file in write_folder(arguments.folder, FolderContents(files=files), force=True):
         print(file)
     return 0
+
+
+def _see_that_they_are_ours(folder: Path, names: Iterable[str]) -> None:
+    """Files of these names that are there are written anew only if they speak of us.
+
+    Raises:
+        UserError: One does not, or cannot be read; then nothing was written.
+    """
+    for path in (folder / name for name in names if OURS.decode() not in name):
+        try:
+            content = path.read_bytes() if path.is_file() else OURS
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        if OURS not in content.replace(b"-", b"_").lower().replace(b"heterohvd", OURS):
+            raise UserError(
+                f"{path}: is there, and not from this command, so it is not written anew; move it "
+                "away, or name another folder"
+            )
 
 
 def _watched(runs: Path | None) -> str | None:
