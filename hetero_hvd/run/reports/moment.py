@@ -82,6 +82,8 @@ def said_of(record: Record, at_unix_seconds: float) -> Iterator[str]:
         UserError: Nothing was recorded then; says from when to when something was.
     """
     facts = facts_of(record)
+    if at_unix_seconds % 60 == 0 and 0 < facts.started_at - at_unix_seconds < 60:  # noqa: PLR2004
+        at_unix_seconds = facts.started_at  # a time without seconds, as lists show it, is a minute
     if not facts.started_at <= at_unix_seconds <= facts.heard_at + INTERVAL_SECONDS:
         span = f"from {_moment(facts.started_at)} to {_moment(facts.heard_at)}"
         raise UserError(f"--at: {_moment(at_unix_seconds)} is not in the run, which went {span}")

@@ -133,6 +133,19 @@ def test_a_long_step_is_under_way_before_the_interval_in_which_it_ends(run):
     assert "samples/s, about as fast as" in next(said_of(long, begin + 35.0))
 
 
+@pytest.mark.parametrize("begins", [1.0, 17.5, 59.5])
+def test_the_minute_in_which_a_run_began_is_in_it(run, begins):
+    """Lists show no seconds, so what was copied from them means the whole minute."""
+    minute = 1_800_000_000.0
+    rows = tuple(row | {"at_unix_seconds": minute + begins} for row in read_run(run[0]).rollups[:1])
+    events = ((minute + begins, STARTED), (minute + 300.0, ENDED))
+    begun = replace(read_run(run[0]), rollups=rows, events=events)
+    assert next(said_of(begun, minute))
+    for outside in (minute - 60.0, minute + 0.5):
+        with pytest.raises(UserError, match="is not in the run"):
+            list(said_of(begun, outside))
+
+
 WRONG = {
     "2001-01-01T10:00": "is not in the run, which went from",
     "9999-12-31T23:59-10:00": "is not in the run, which went from",
