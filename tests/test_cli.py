@@ -183,11 +183,17 @@ NO_TAG = (
         ),
         (
             ["run", "--min-pn", "2", "--", "train.py"],
-            ["unknown option --min-pn; did you mean --min-np?"],
+            [
+                "unknown option --min-pn; did you mean --min-np?; an option of the script stands behind "
+                "it: hetero-hvd run -- train.py --min-pn 2"
+            ],
         ),
         (
             ["run", "--min_np=2", "--", "train.py"],
-            ["unknown option --min_np; did you mean --min-np?"],
+            [
+                "unknown option --min_np; did you mean --min-np?; an option of the script stands behind "
+                "it: hetero-hvd run -- train.py --min_np=2"
+            ],
         ),
         (
             ["run", "-np", "2", "--", "train.py"],

@@ -94,8 +94,10 @@ def in_order(command: str, words: Sequence[str], unknown: Sequence[str]) -> str 
         unknown: Those of them that are no options of the command's, at least one.
 
     Returns:
-        The whole line; None: no script follows.
+        The whole line; None: no script follows, or it is the option of another launcher.
     """
+    if unknown[0].partition("=")[0] in OF_OTHER_LAUNCHERS:
+        return None
     script = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
     if script is None or unknown[0] not in words[:script]:
         return None

@@ -81,8 +81,8 @@ def _delete(runs: Sequence[RecordedRun], *, is_agreed: bool, told: TextIO | None
             kept.append(error)
         else:
             show(f"deleted: {folder}", told)
-    for error in kept[1:]:
-        show(str(error), sys.stderr)
+    for other in kept[1:]:
+        show(str(other), sys.stderr)
     if kept:
         raise kept[0]
 
