@@ -182,20 +182,6 @@ NO_TAG = (
             ],
         ),
         (
-            ["run", "--min-pn", "2", "--", "train.py"],
-            [
-                "unknown option --min-pn; did you mean --min-np?; an option of the script stands behind "
-                "it: hetero-hvd run -- train.py --min-pn 2"
-            ],
-        ),
-        (
-            ["run", "--min_np=2", "--", "train.py"],
-            [
-                "unknown option --min_np; did you mean --min-np?; an option of the script stands behind "
-                "it: hetero-hvd run -- train.py --min_np=2"
-            ],
-        ),
-        (
             ["run", "-np", "2", "--", "train.py"],
             ["unknown option -np: the slots of nodes.yaml say where workers run"],
         ),

@@ -115,6 +115,8 @@ MISTAKES = {
     "run -q --epochs 3 --lr 0.1 mine.py": "hetero-hvd run -q mine.py --epochs 3 --lr 0.1",
     "run --epochs 3 -- mine.py": "hetero-hvd run -- mine.py --epochs 3",
     "trial --epochs 3 mine.py": "hetero-hvd trial mine.py --epochs 3",
+    "run --min-pn 2 -- mine.py": "hetero-hvd run -- mine.py --min-pn 2",
+    "run --min_np=2 mine.py": "hetero-hvd run mine.py --min_np=2",
 }
 
 
@@ -123,6 +125,7 @@ def test_an_option_before_the_script_is_put_right(line, capsys):
     """In one line, which can be given as it stands."""
     assert main(line.split()) == 2
     (said,) = capsys.readouterr().err.splitlines()
+    assert ("; did you mean --min-np?; " in said) is ("--min" in line)
     assert said.endswith(f"an option of the script stands behind it: {MISTAKES[line]}")
     assert parse(MISTAKES[line].split()[1:]).command[0] == "mine.py"
 
