@@ -30,6 +30,7 @@ EVIL += "x" * 300  # wider than the window
 EVIL_NODES = ("<b>a</b>", "__proto__", "constructor")
 OPERATE = "o" * 20
 PLOT = "[...board.plots.values()][0]"
+LOSS = "[...board.plots.values()].find((plot) => plot.told?.title === 'Loss')"
 DRAWN = "document.querySelectorAll('#plots canvas').length >= 9"
 
 needs_browser = pytest.mark.skipif(chromium.find() is None, reason="needs chromium, playwright")
@@ -302,7 +303,7 @@ def test_runs_beside_are_listed_with_their_pages(shown):
         text = await tab.wait_for("#runs", "its page")
         link = await tab.value("document.querySelector('#runs a').href")
         await tab.page.get_by_label("Overlay digits (run-0)").check()
-        await tab.until(f"{PLOT}?.told.lines.length === 2")
+        await tab.until(f"{LOSS}?.told.lines.length === 2")
         told = "board.view.plots.map(({title, lines}) => [title, lines.map((l) => l.label)])"
         together = await tab.value(told)
         await tab.page.get_by_role("combobox", name="Over").select_option("time")
