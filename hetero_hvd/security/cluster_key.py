@@ -43,11 +43,10 @@ def make_key(path: Path, *, replaces: bool = False) -> None:
 def _see_that_it_is_a_secret(path: Path) -> None:
     """What is replaced is gone, so it must be a file of one word, as keys and tokens are."""
     try:
-        is_file = stat.S_ISREG(path.lstat().st_mode)
-        content = path.read_bytes()[: MAX_SECRET_BYTES + 1] if is_file else b""
+        _, content = read_secret(path, MAX_SECRET_BYTES + 1)
     except OSError as error:
         raise UserError(f"{path}: cannot be replaced: {error.strerror}") from error
-    if not is_file or len(content) > MAX_SECRET_BYTES or len(content.split()) > 1:
+    if path.is_symlink() or len(content) > MAX_SECRET_BYTES or len(content.split()) > 1:
         raise UserError(
             f"{path}: is not a file with a key or token and nothing else, so it is not replaced"
         )
