@@ -82,11 +82,20 @@ def speed(rows):
     return BATCH / statistics.median(after - before for before, after in pairwise(ends))
 
 
-def steps_together(job, num_workers):
-    """The rows of a running job's trace whose steps so many have taken together, in order."""
+def steps(job):
+    """The rows of a running job's trace, in order."""
     (file,) = job.folder.glob("trace-alpha-0.*.jsonl")
-    rows = [json.loads(line) for line in file.read_text().splitlines()[:-1]]
-    return [row for row in rows if row[3] == num_workers]
+    return [json.loads(line) for line in file.read_text().splitlines()[:-1]]
+
+
+def steps_together(job, num_workers):
+    """The rows whose steps so many workers have taken together, in order."""
+    return [row for row in steps(job) if row[3] == num_workers]
+
+
+def workers_now(job):
+    """How many have taken the last step together."""
+    return steps(job)[-1][3]
 
 
 def test_a_job_that_ends_before_its_trial_says_what_was_measured(start):
@@ -127,7 +136,7 @@ def test_the_advised_placement_is_nearly_the_best_of_all_seven(start, tmp_path):
         **SLOW,
     )
     job.wait_for("trial: best of", 500)
-    job.wait_for("3 workers train together", 60, times=2)
+    wait_until(lambda: workers_now(job) == len(SPEEDS), 60, "who was left out is back")
     said = json.loads(hetero_hvd("advise", str(job.folder / "out"), "--for", "speed", "--json"))
     advice = said["advice"][0]
     assert advice["kind"] == "placement"
