@@ -41,23 +41,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Compare; 1 if the fingerprints of reproducible runs differ."""
-    from hetero_hvd.run.records.writer import FILE as CATALOGUE  # noqa: PLC0415
     from hetero_hvd.run.reports.comparing.comparison import as_plain, compared, in_words  # noqa: PLC0415
-    from hetero_hvd.run.reports.comparing.fingerprints import FILE, compare  # noqa: PLC0415 - only this command
+    from hetero_hvd.run.reports.comparing.fingerprints import compare  # noqa: PLC0415 - only this command
 
     refuse_together(arguments, "json", "html")
     refuse_together(arguments, "json", "plot")
     runs = _runs(arguments)
-    recorded = [run for run in runs if (run / CATALOGUE).is_file()]
     if arguments.html or arguments.plot:
         _draw(runs, html=arguments.html, plot=arguments.plot)
         return 0
-    content = as_plain(runs) if recorded == runs and arguments.json else {}
-    if recorded == runs and not arguments.json:
+    are_recorded, have_bits = _comparable(runs)
+    content = as_plain(runs) if are_recorded and arguments.json else {}
+    if are_recorded and not arguments.json:
         for line in in_words(compared(runs)):
             show(line)
-    has_bits = len(runs) == 2 and all((run / FILE).is_file() for run in runs)  # noqa: PLR2004
-    found = compare(*runs[:2]) if has_bits or recorded != runs else None
+    found = compare(*runs) if have_bits else None
     if arguments.json:
         bits = found and {"are_equal": found.are_equal, "lines": found.lines}
         show_json(content | {"fingerprints": bits})
@@ -93,6 +91,30 @@ def _runs(arguments: argparse.Namespace) -> list[Path]:
         what = "no run in runs/ is chosen by these" if has_filters(arguments) else "RUN is missing"
         raise UserError(f"{what}; name two runs or more, or choose them, such as --tag lr")
     return runs
+
+
+def _comparable(runs: list[Path]) -> tuple[bool, bool]:
+    """Whether all of them are recorded, and whether they are two with fingerprints.
+
+    Raises:
+        JobError: Neither is so; names each run that lacks something.
+    """
+    from hetero_hvd.run.records.run_files import LISTED  # noqa: PLC0415 - only this command
+    from hetero_hvd.run.records.writer import FILE as CATALOGUE  # noqa: PLC0415
+    from hetero_hvd.run.reports.comparing.fingerprints import FILE, MADE_BY  # noqa: PLC0415
+
+    unrecorded = [run for run in runs if not (run / CATALOGUE).is_file()]
+    without_bits = [run for run in runs if run.is_dir() and not (run / FILE).is_file()]
+    have_bits = len(runs) == 2 and not without_bits  # noqa: PLR2004 - bits are compared by pairs
+    if have_bits or not unrecorded:
+        return not unrecorded, have_bits
+    if len(runs) > 2 or set(unrecorded) <= set(without_bits):  # noqa: PLR2004 - likewise
+        why = f"no run is recorded there ({CATALOGUE} is missing); {LISTED}"
+        raise JobError(*dict.fromkeys(f"{run}: {why}" for run in unrecorded))
+    other = next(run for run in unrecorded if run not in without_bits)
+    raise JobError(
+        f"{without_bits[0]}: has no {FILE}, and {other} has nothing else to compare; {MADE_BY}"
+    )
 
 
 def _draw(runs: list[Path], *, html: Path | None, plot: Path | None) -> None:

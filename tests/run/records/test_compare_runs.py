@@ -138,3 +138,44 @@ def test_a_folder_without_a_run_is_one_line(tmp_path, capsys):
     """Exit code 2."""
     assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+WITHOUT = {
+    "good nothing": ["nothing"],
+    "nothing good": ["nothing"],
+    "good torn": ["torn"],
+    "nothing bits": ["nothing"],
+    "good good nothing": ["nothing"],
+    "nothing good empty": ["nothing", "empty"],
+    "bits bits good": ["bits"],
+    "good bits": ["good"],
+    "bits good": ["good"],
+}
+"""Runs of the fixture `unlike`, and of which of them something is said."""
+
+
+@pytest.fixture
+def unlike(tmp_path, monkeypatch):
+    """A run; folders of which one holds fingerprints alone; a damaged record."""
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "good", rule="model", data=0.01)
+    for name in ("nothing", "empty", "bits", "torn"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bits" / "fingerprints.jsonl").write_text("")
+    (tmp_path / "torn" / "run.sqlite").write_bytes(b"nothing of the kind")
+
+
+@pytest.mark.usefixtures("unlike")
+@pytest.mark.parametrize(
+    ("command", "line", "blamed"),
+    [
+        *(("compare", line, blamed) for line, blamed in WITHOUT.items()),
+        *(("advise", line, ["torn"]) for line in ("good torn", "torn good")),
+        *(("advise", line, ["nothing"]) for line in ("good nothing", "nothing good")),
+    ],
+)
+def test_of_several_runs_those_are_named_that_lack_something(command, line, blamed, capsys):
+    """Wherever they stand, a line for each; no other one is blamed."""
+    assert main([command, *line.split()]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [re.match(r"hetero-hvd: (\w+)", each)[1] for each in said] == blamed

@@ -14,6 +14,7 @@ from hetero_hvd.errors import JobError
 from hetero_hvd.kept_file import older
 
 FILE = "fingerprints.jsonl"
+MADE_BY = "fingerprints are kept by hetero-hvd run --reproducible"
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,9 +150,7 @@ def _read(path: Path) -> dict[tuple[int, bool], Fingerprint]:
         if (before := older(file)).is_file():
             lines = before.read_bytes().splitlines() + lines
     except OSError as error:
-        raise JobError(
-            f"{file}: {error.strerror}; fingerprints are kept by hetero-hvd run --reproducible"
-        ) from error
+        raise JobError(f"{file}: {error.strerror}; {MADE_BY}") from error
     found: dict[tuple[int, bool], Fingerprint] = {}
     for number, line in enumerate(lines, 1):
         try:
