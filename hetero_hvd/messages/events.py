@@ -76,10 +76,13 @@ class EpochBegan(Message, frozen=True):
     Attributes:
         epoch: Its number from 0.
         step: The last step of that exchange.
+        within_seconds: It had begun so long before at most; None: not told, as by an earlier
+            version.
     """
 
     epoch: int
     step: int
+    within_seconds: float | None = None
 
 
 class WorkerStarted(Message, frozen=True):

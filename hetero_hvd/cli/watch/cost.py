@@ -15,9 +15,11 @@ from hetero_hvd.errors import UserError
 if TYPE_CHECKING:
     from hetero_hvd.core.cost.what_if import BreakEven, Without
     from hetero_hvd.run.records.reader import Record
-    from hetero_hvd.run.reports.costs import Costs
+    from hetero_hvd.run.reports.costs import Costs, EpochCost, TimeCost
 
 MAX_EPOCHS_SHOWN = 20
+TOLD_RATIO = 0.1
+"""Of an epoch's time: what is known less exactly is told with its bounds."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -99,11 +101,34 @@ def _of_epochs(costs: Costs) -> Iterator[str]:
     left_out = len(epochs) - MAX_EPOCHS_SHOWN
     if left_out > 0:
         yield f"{left_out} epochs before, see --json"
-    for epoch in epochs[-MAX_EPOCHS_SHOWN:]:
-        parts = [f"epoch {epoch.epoch}: {epoch.seconds:.1f} s"]
-        parts += [f"cost {epoch.cost:.4g}"] if epoch.cost is not None else []
-        parts += [f"{epoch.joules:.4g} J"] if epoch.joules is not None else []
+    shown = epochs[-MAX_EPOCHS_SHOWN:]
+    for epoch in shown:
+        told, bounds = epoch.told, _bounds(epoch)
+        parts = [f"epoch {epoch.epoch}: {told.seconds:.1f} s{_range(bounds, 'seconds', '.1f')}"]
+        if told.cost is not None:
+            parts.append(f"cost {told.cost:.4g}{_range(bounds, 'cost', '.4g')}")
+        if told.joules is not None:
+            parts.append(f"{told.joules:.4g} J{_range(bounds, 'joules', '.4g')}")
         yield "  ".join(parts)
+    if any(map(_bounds, shown)):
+        yield "(from, to): these epochs are short beside the time between two exchanges"
+
+
+def _bounds(epoch: EpochCost) -> tuple[TimeCost, TimeCost] | None:
+    """Least and most, where they are far from each other; None: they are not, or not known."""
+    least, most = epoch.least, epoch.most
+    if least is None or most is None:
+        return None
+    is_wide = most.seconds - least.seconds > TOLD_RATIO * epoch.told.seconds
+    return (least, most) if is_wide else None
+
+
+def _range(bounds: tuple[TimeCost, TimeCost] | None, name: str, digits: str) -> str:
+    """Such as ` (0.2 to 1.8)`; what has no cost in a time costs nothing in it."""
+    if bounds is None:
+        return ""
+    least, most = (format(getattr(bound, name) or 0.0, digits) for bound in bounds)
+    return f" ({least} to {most})"
 
 
 def _without(node: str, record: Record, costs: Costs) -> Without:

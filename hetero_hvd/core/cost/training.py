@@ -48,11 +48,24 @@ class Point(NamedTuple):
 
 
 class EpochSpan(NamedTuple):
-    """Some time in which an epoch was under way, seconds since 1970."""
+    """Some time in which an epoch was under way, seconds since 1970.
+
+    Attributes:
+        epoch: Its number.
+        from_seconds: When the first exchange of it was heard of.
+        until_seconds: When that of the next one was, or the run ended.
+        earliest_seconds: It had not begun before; NaN: an earlier version has not recorded that.
+        surely_until_seconds: From `from_seconds` on it was under way so long at least; NaN:
+            likewise.
+        latest_seconds: It was over then.
+    """
 
     epoch: int
     from_seconds: float
     until_seconds: float
+    earliest_seconds: float = math.nan
+    surely_until_seconds: float = math.nan
+    latest_seconds: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +103,7 @@ class _Counting:
         self._begin: int | None = None
         self._last = self._size = 0
         self._is_in_epoch = False
+        self._within_seconds = math.nan
 
     def observe(self, at_seconds: float, event: Event) -> None:
         """Take in the next event."""
@@ -100,8 +114,13 @@ class _Counting:
             case RunEnded():
                 self.leave_epoch(self.now_seconds)
             case EpochBegan():
+                within = event.within_seconds
+                self._within_seconds = math.nan if within is None else within
                 self.leave_epoch(self.now_seconds, event.epoch)
-                self.spans.append(EpochSpan(event.epoch, self.now_seconds, self.now_seconds))
+                earliest = self.now_seconds - self._within_seconds
+                self.spans.append(
+                    EpochSpan(event.epoch, self.now_seconds, self.now_seconds, earliest)
+                )
                 self._is_in_epoch = True
                 if self._begin is None and self._size:  # another loop over epochs, by the same ones
                     self._begin = self._last = 0
@@ -128,15 +147,24 @@ class _Counting:
         self._count(self._last)
 
     def leave_epoch(self, at_seconds: float, following: int = 0) -> None:
-        """The epoch under way is so no more; short ones that were not heard of share its time."""
+        """The epoch under way is so no more; short ones that were not heard of share its time.
+
+        It was under way when the exchange before the last was heard of; of an end that no exchange
+        tells, those before it say how long ago that may have been.
+        """
         if self._is_in_epoch:
-            epoch, since, _ = self.spans.pop()
+            sure = at_seconds - self._within_seconds
+            epoch, since, _, earliest, *_ = self.spans.pop()
             number = following - epoch if 0 < following - epoch <= MAX_UNHEARD else 1
-            width = (at_seconds - since) / number
-            ends = [*(since + width * i for i in range(1, number)), at_seconds]
+            shared_from = since if math.isnan(sure) else max(since, sure)
+            width = (at_seconds - shared_from) / number
+            ends = [*(shared_from + width * i for i in range(1, number)), at_seconds]
+            surely_until = sure
             for index, end in enumerate(ends):
-                self.spans.append(EpochSpan(epoch + index, since, end))
-                since = end
+                span = EpochSpan(epoch + index, since, end, earliest, surely_until, at_seconds)
+                self.spans.append(span)
+                since, earliest = end, sure  # the others lie in between, nobody knows where
+                surely_until = math.nan if math.isnan(sure) else end
         self._is_in_epoch = False
 
     def _count(self, applied_steps: int) -> None:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain, starmap
 from typing import Any, NamedTuple
 
 from hetero_hvd.core.cost.bill import Bill, NodeCost, bill_of
@@ -47,21 +48,42 @@ class Spent(NamedTuple):
         return math.fsum(measured) if measured else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpochCost:
-    """What an epoch cost, all the times that it was under way.
+class TimeCost(NamedTuple):
+    """What some time cost.
 
     Attributes:
-        epoch: Its number from 0.
         seconds: How long.
         cost: Of the nodes that have a price; None: none has.
         joules: Of the nodes that were measured; None: none was.
     """
 
-    epoch: int
     seconds: float
     cost: float | None
     joules: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochCost:
+    """What an epoch cost, all the times that it was under way, as far as its ends were seen.
+
+    Attributes:
+        epoch: Its number from 0.
+        told: From when it was first heard of to when the next one was.
+        least: It was no less; None: not known, of a record of an earlier version.
+        most: It was no more; None: likewise.
+    """
+
+    epoch: int
+    told: TimeCost
+    least: TimeCost | None
+    most: TimeCost | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        bounds = {"least": self.least, "most": self.most}
+        return {"epoch": self.epoch, **self.told._asdict()} | {
+            name: bound and bound._asdict() for name, bound in bounds.items()
+        }
 
 
 class Reached(NamedTuple):
@@ -126,13 +148,27 @@ class Costs:
         """Of each, by number."""
         for epoch in self.trained.epochs:
             spans = [span for span in self.trained.spans if span.epoch == epoch]
-            spent = [self.between(span.from_seconds, span.until_seconds) for span in spans]
             yield EpochCost(
                 epoch=epoch,
-                seconds=sum(span.until_seconds - span.from_seconds for span in spans),
-                cost=_sum(part.bill.cost for part in spent),
-                joules=_sum(part.joules for part in spent),
+                told=self._of_times((span.from_seconds, span.until_seconds) for span in spans),
+                least=self._bound((span.from_seconds, span.surely_until_seconds) for span in spans),
+                most=self._bound((span.earliest_seconds, span.latest_seconds) for span in spans),
             )
+
+    def _bound(self, times: Iterable[tuple[float, float]]) -> TimeCost | None:
+        """Of times that may not be known."""
+        known = list(times)
+        return None if any(map(math.isnan, chain(*known))) else self._of_times(known)
+
+    def _of_times(self, times: Iterable[tuple[float, float]]) -> TimeCost:
+        """What all of them cost; one that ends before it begins is none."""
+        spans = [(begin, max(begin, end)) for begin, end in times]
+        spent = list(starmap(self.between, spans))
+        return TimeCost(
+            seconds=sum(end - begin for begin, end in spans),
+            cost=_sum(part.bill.cost for part in spent),
+            joules=_sum(part.joules for part in spent),
+        )
 
     def between(self, from_seconds: float, until_seconds: float) -> Spent:
         """What was spent between two times, seconds since 1970."""
@@ -190,7 +226,7 @@ class Costs:
                 }
                 for node, used in zip(self.run.bill.nodes, self.run.energy, strict=True)
             ],
-            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "epochs": [epoch.as_dict() for epoch in self.epochs],
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig
@@ -60,6 +61,9 @@ class RunTracker:
         self.resets_without_step = 0
         self._applied_steps = -1
         self._epoch = -1
+        self._heard: deque[float] = deque(maxlen=2)
+        """When the two newest exchanges were heard of: what comes with one has happened since the
+        one before the last, as an exchange is told after a further step."""
         self._bus = bus
         bus.subscribe(self.observe, "")
         if self._timings is not None:
@@ -70,7 +74,7 @@ class RunTracker:
         bus.subscribe(progress.observe, "the progress shown")
         bus.subscribe(self.diagnosis.observe, "the verdict")
 
-    def observe(self, _at_unix_seconds: float, event: Observed) -> None:
+    def observe(self, at_unix_seconds: float, event: Observed) -> None:
         """Follow who trains; an observer of the bus."""
         match event:
             case WorkersJoined():
@@ -79,11 +83,18 @@ class RunTracker:
                 is_stuck = event.applied_steps == self._applied_steps
                 self.resets_without_step = self.resets_without_step + 1 if is_stuck else 0
                 self._applied_steps = event.applied_steps
-            case StepsTimed() if event.epoch != self._epoch:
-                self._epoch = event.epoch
-                self._bus.publish(EpochBegan(epoch=event.epoch, step=event.step))
+                if not self._heard:
+                    self._heard.append(at_unix_seconds)
+            case StepsTimed():
+                if event.epoch != self._epoch:
+                    self._epoch = event.epoch
+                    within = max(0.0, at_unix_seconds - self._heard[0]) if self._heard else None
+                    began = EpochBegan(epoch=event.epoch, step=event.step, within_seconds=within)
+                    self._bus.publish(began)
+                self._heard.append(at_unix_seconds)
             case Finished():
                 self.resets_without_step = 0  # another trainer begins at step 0 again
+                self._heard.clear()
 
     def close(self) -> None:
         """Close the files; keep what was learnt about the workers."""

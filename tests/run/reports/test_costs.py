@@ -123,11 +123,11 @@ def test_the_record_tells_what_it_cost(priced):
     assert (costs.trained.steps, costs.trained.samples) == (40, 4000)
     assert costs.per_sample(costs.run.bill.cost) == pytest.approx(10.0 / 4000)
     assert costs.run.joules == pytest.approx(72000.0)
-    assert [(e.epoch, e.seconds, e.cost) for e in costs.epochs] == [
+    assert [(e.epoch, e.told.seconds, e.told.cost) for e in costs.epochs] == [
         (0, pytest.approx(0.5 * HOUR), pytest.approx(3.0)),
         (1, pytest.approx(0.5 * HOUR), pytest.approx(3.0)),
     ]
-    assert next(iter(costs.epochs)).joules == pytest.approx(18000.0)
+    assert next(iter(costs.epochs)).told.joules == pytest.approx(18000.0)
 
 
 def test_the_command_tells_it(priced, capsys):
@@ -174,6 +174,39 @@ def test_many_epochs_are_counted_soon(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "980 epochs before" in said
     assert "epoch 998: 3.6 s  cost 0.001  " in said
+
+
+SHORT = {
+    "no bounds, of an earlier version": (None, "epoch 1: 1800.0 s  cost 3  "),
+    "long beside an exchange": (0.01, "epoch 1: 1800.0 s  cost 3  "),
+    "short beside an exchange": (
+        0.25,
+        "epoch 1: 1800.0 s (900.0 to 2700.0)  cost 3 (1.5 to 4.5)  1.8e+04 J (9000 to 2.7e+04)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SHORT)
+def test_what_is_not_known_exactly_of_an_epoch_is_told_with_its_bounds(tmp_path, capsys, kind):
+    """Where they are far from each other; programs are told them in any case."""
+    within, line = SHORT[kind]
+    seconds = None if within is None else within * HOUR
+    hours = [
+        (at, msgspec.structs.replace(event, within_seconds=seconds))
+        if isinstance(event, EpochBegan)
+        else (at, event)
+        for at, event in day({"alpha": 2.0, "gamma": 4.0})
+    ]
+    run = record(tmp_path / "run", hours)
+    assert main(["cost", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert line in said
+    assert ("(from, to)" in said) is ("(" in line)
+    assert main(["cost", str(run), "--json"]) == 0
+    last = json.loads(capsys.readouterr().out)["epochs"][-1]
+    assert (last["most"] and last["most"]["seconds"]) == (
+        None if seconds is None else pytest.approx(0.5 * HOUR + seconds)
+    )
 
 
 def test_a_short_time_is_no_zero():
