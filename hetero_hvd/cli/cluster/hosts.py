@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 
+from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.errors import JobError
@@ -31,7 +33,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> int:
     """Print `host:slots` lines."""
     slots: Counter[str] = Counter()
-    for index, node in enumerate(load(arguments).current.nodes):
+    cluster = load(arguments).current
+    for index, node in enumerate(cluster.nodes):
         host = "localhost" if node.is_local else node.address
         if ":" in host:
             raise JobError(
@@ -39,6 +42,8 @@ def act(arguments: argparse.Namespace) -> int:
                 "place for an IPv6 address; give a name"
             )
         slots[host] += _num_slots(node, index)
+    if not slots:
+        show(f"no nodes in {cluster.where}", sys.stderr)
     for host, number in slots.items():
         print(f"{host}:{number}")
     return 0

@@ -7,7 +7,7 @@ import asyncio
 import json
 from dataclasses import asdict
 
-from hetero_hvd.cli.lines import add_json
+from hetero_hvd.cli.lines import add_json, show
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
 from hetero_hvd.config import NodeConfig
@@ -19,7 +19,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     add_json(command)
     command.add_argument(
-        "--discover", action="store_true", help="also those that announce themselves; takes 3 s"
+        "--discover",
+        action="store_true",
+        default=None,  # as the file says whether it may list none
+        help="also those that announce themselves; takes 3 s",
     )
     add_nodes_file(command)
 
@@ -35,6 +38,11 @@ def act(arguments: argparse.Namespace) -> int:
     nodes = cluster.nodes
     if arguments.json:
         print(json.dumps([_record(node, adverts.get(node.name)) for node in nodes], indent=2))
+        return 0
+    if not nodes:
+        others = ", and none announces itself", "; --discover looks for those beside it"
+        found = others[not arguments.discover]
+        show(f"no nodes in {cluster.where}{found}")
         return 0
     headings = ("node", "launcher", "address", "slots", "devices", "limits and hints")
     print_table(headings, [_row(node, adverts.get(node.name)) for node in nodes])

@@ -21,7 +21,7 @@ def add_filters(command: argparse.ArgumentParser) -> None:
         "--name",
         default="",
         metavar="NAME",
-        help="only those of that name or folder, or of a pattern of it: 'r50*'",
+        help="only those of that name or folder; where none is called so, of that pattern: 'r50*'",
     )
     command.add_argument(
         "--tag",
@@ -48,18 +48,26 @@ def has_filters(arguments: argparse.Namespace) -> bool:
     return any((arguments.name, arguments.tag, arguments.state, arguments.where))
 
 
+def none_of(folder: Path, arguments: argparse.Namespace) -> str:
+    """What is said where `chosen` gives none."""
+    return f"no runs in {folder}{' pass these filters' if has_filters(arguments) else ''}"
+
+
 def chosen(folder: Path, arguments: argparse.Namespace) -> list[RecordedRun]:
     """The runs in a folder that pass all filters, in the order that is asked for.
 
     Raises:
-        JobError: There is no run in it.
+        JobError: There is no such folder, or it cannot be looked into.
         UserError: A condition or the order cannot be understood.
     """
     from hetero_hvd.run.reports.catalogue import choose, matching, recorded_runs  # noqa: PLC0415
 
+    try:
+        next(folder.iterdir(), None)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else "is no path"
+        raise JobError(f"{folder}: {reason}; name a folder with runs in it") from error
     runs = recorded_runs(folder)
-    if not runs:
-        raise JobError(f"{folder}: no recorded run in it")
     runs = matching(runs, name=arguments.name, tags=arguments.tag, state=arguments.state)
     if arguments.where or arguments.sort:
         runs = choose(runs, where=arguments.where, sort=arguments.sort)

@@ -119,8 +119,32 @@ def delete_run(folder: Path) -> None:
             shutil.rmtree(folder)
         finally:
             os.close(descriptor)
+    except PermissionError as error:
+        of = f"it is of {_owner(folder)}" if _is_of_another(folder) else str(error.strerror)
+        raise JobError(f"{folder} cannot be deleted: {of}{_within(folder, error)}") from error
     except OSError as error:
-        raise job_error(f"{folder} cannot be deleted: {error.strerror or error}", error) from error
+        why = f"{error.strerror or error}{_within(folder, error)}"
+        raise job_error(f"{folder} cannot be deleted: {why}", error) from error
+
+
+def _is_of_another(folder: Path) -> bool:
+    with suppress(OSError):
+        return folder.lstat().st_uid != os.geteuid()
+    return False
+
+
+def _owner(folder: Path) -> str:
+    """The name of its user; on a machine that does not know it, the number."""
+    try:
+        return folder.owner()
+    except (KeyError, OSError):
+        return f"user {folder.lstat().st_uid}"
+
+
+def _within(folder: Path, error: OSError) -> str:
+    """Which file is to blame, where that is not the folder itself."""
+    name = Path(os.fsdecode(error.filename)).name if error.filename else ""
+    return f" ({name})" if name not in ("", folder.name) else ""
 
 
 class _TakenError(JobError):

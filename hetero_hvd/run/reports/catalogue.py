@@ -143,7 +143,8 @@ def matching(
 
     Args:
         runs: All.
-        name: Of the run or its folder, or a pattern of both, as a shell has it; empty: any.
+        name: Of the run or its folder; where none is called so, a pattern of both, as a shell has
+            it: `lr[0.1]` is a name, too. Empty: any.
         tags: Name and value of each tag that it has; None: any value.
         state: One of `OUTCOMES`; empty: any.
     """
@@ -152,10 +153,12 @@ def matching(
         own = {} if run.facts is None else run.facts.tags
         return tag in own and value in (None, own[tag])
 
+    is_name = any(name in (run.name, run.folder.name) for run in runs)
+    is_called = str.__eq__ if is_name else fnmatchcase
     return [
         run
         for run in runs
-        if (not name or any(fnmatchcase(own, name) for own in (run.name, run.folder.name)))
+        if (not name or any(is_called(own, name) for own in (run.name, run.folder.name)))
         and state in ("", run.outcome)
         and all(has(run, tag, value) for tag, value in tags)
     ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import shutil
 
 import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch.run_filters import STATES
 from hetero_hvd.errors import UserError
+from hetero_hvd.hub.service import open_store
 from hetero_hvd.messages import Evaluated, Finished, RunEnded, RunStarted, WorkerId
 from hetero_hvd.run.records.run_folder import run_folder
 from hetero_hvd.run.records.writer import Recorder
@@ -172,6 +176,28 @@ def test_the_command_prints_a_table_and_json(folder, capsys):
     assert found["samples_per_second"] is None
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("lr[0.1]", ["lr[0.1]"]),
+        ("what?", ["what?"]),
+        ("b*", ["b*"]),
+        ("lr[01]", ["lr0"]),
+        ("best*", ["best"]),
+        ("[", []),
+    ],
+)
+def test_a_name_with_the_signs_of_a_pattern_is_a_name_first(tmp_path, capsys, name, found):
+    """Whether it is that of the folder or of the run; a pattern where none is called so."""
+    names = ["lr[0.1]", "what?", "whatx", "b*", "best", "lr0"]
+    for at, each in enumerate(names):
+        folder = tmp_path / (each if at % 2 else f"{at}-folder")
+        folder.mkdir()
+        write(folder, RunStarted(run_id="x", command=(), nodes=(), settings={}, name=each))
+    assert main(["runs", str(tmp_path), "--name", name, "--json"]) == 0
+    assert [run["name"] for run in json.loads(capsys.readouterr().out)] == found
+
+
 FILTERS = {
     "--name best": "best",
     "--name b*": "b best",
@@ -270,4 +296,80 @@ def test_runs_are_deleted_after_a_yes(tmp_path, capsys, monkeypatch, case):
         assert main(chosen) == (2 if answer is None and not more else 0)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"other", "broken", "runs", *(["over"] if stays else [])}
-    assert ("deleted: " in capsys.readouterr().out) is not stays
+    said = capsys.readouterr().out
+    assert ("deleted: " in said) is not stays
+    assert f"stays: {tmp_path / 'runs'}: a job runs in it" in said
+    assert re.search(rf"stays: {tmp_path / 'broken'}: whether it is a run .*cannot be read", said)
+
+
+LEFT = {
+    "of another user": (PermissionError(errno.EACCES, "denied"), 1, "it is of root"),
+    "a file in it": (PermissionError(errno.EACCES, "denied", "/x/over/log"), 0, "denied (log)"),
+    "a disk that ails": (OSError(errno.EIO, "Input/output error"), 0, "Input/output error"),
+    "a link": (None, 0, "is a link; what it leads to stays"),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_why_a_run_is_left_is_told(tmp_path, capsys, monkeypatch, kind):
+    """Whatever does not let it be deleted, in a line; the others are deleted."""
+    error, other_user, words = LEFT[kind]
+    for name in ("over", "others/whole"):
+        (tmp_path / name).mkdir(parents=True)
+        write(tmp_path / name, JOINED, RunEnded(exit_code=0, reason="done"))
+    if error is None:
+        (tmp_path / "over").rename(tmp_path / "others" / "gone")
+        (tmp_path / "over").symlink_to(tmp_path / "others" / "gone")
+    (tmp_path / "others" / "whole").rename(tmp_path / "whole")
+    remove, own = shutil.rmtree, os.geteuid()
+
+    def refused(folder):
+        if error is not None and folder.name == "over":
+            raise error
+        remove(folder)
+
+    monkeypatch.setattr("hetero_hvd.run.records.run_folder.shutil.rmtree", refused)
+    monkeypatch.setattr("os.geteuid", lambda: own + other_user)
+    monkeypatch.setattr("pathlib.Path.owner", lambda _: "root")
+    assert main(["runs", str(tmp_path), "--delete", "--yes"]) == (75 if "disk" in kind else 2)
+    said = capsys.readouterr()
+    assert words in said.err
+    assert f"{tmp_path / 'over'}" in said.err
+    assert f"deleted: {tmp_path / 'whole'}" in said.out
+
+
+EMPTY = {
+    "runs": ("no runs in runs", 0),
+    "runs --sort steps": ("no runs in runs", 0),
+    "runs there --name x": ("no runs in there pass these filters", 0),
+    "runs there --state running": ("no runs in there pass these filters", 0),
+    "runs nowhere": ("nowhere: No such file or directory; name a folder with runs in it", 2),
+    "runs nodes.yaml": ("nodes.yaml: Not a directory; name a folder with runs in it", 2),
+    "nodes": ("no nodes in nodes.yaml; --discover looks for those beside it", 0),
+    "nodes hosts": ("no nodes in nodes.yaml", 0),
+    "record status --store hub": ("no session, no node", 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_json"),
+    [(line, is_json) for line in EMPTY for is_json in (False, True)[: 1 + (line != "nodes hosts")]],
+)
+def test_an_empty_list_says_so(tmp_path, monkeypatch, capsys, line, is_json):
+    """In a line for people, and as an empty list for programs."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs", "there/over"):
+        (tmp_path / name).mkdir(parents=True)
+    write(tmp_path / "there" / "over", JOINED, RunEnded(exit_code=0, reason="done"))
+    (tmp_path / "nodes.yaml").write_text(
+        "job: {discover: true, cluster_key_file: key}\nnodes: []\n"
+    )
+    open_store(tmp_path / "hub").close()
+    words, code = EMPTY[line]
+    assert main([*line.split(), *(["--json"] if is_json else [])]) == code
+    said = capsys.readouterr()
+    if is_json and not code:
+        found = json.loads(said.out)
+        assert not (found if isinstance(found, list) else [*found["sessions"], *found["nodes"]])
+    else:
+        assert (said.out + said.err).splitlines() == [f"hetero-hvd: {words}" if code else words]
