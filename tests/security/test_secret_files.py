@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,29 @@ def test_a_secret_without_room_leaves_nothing_behind(writer, tmp_path, monkeypat
     assert not (tmp_path / name).exists()
     monkeypatch.chdir(tmp_path)
     assert main(words) == 0
+
+
+COPIED = {
+    "key": (r"cluster\.key: as a cluster key it is copied, .* each node that runs an agent",),
+    "key token": (
+        r"token: as a cluster key .*; nodes that ssh or srun reaches need none, nor does",
+    ),
+    "key certificates tls driver alpha": (
+        r"tls/driver\.pem: copy it to the driver's machine, if that is another one, over a safe",
+        r"tls/alpha\.pem: copy it to alpha over a safe way",
+    ),
+}
+
+
+@pytest.mark.parametrize("line", COPIED)
+def test_who_needs_a_copy_of_a_secret_is_told(tmp_path, monkeypatch, capsys, line):
+    """And who does not."""
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [bool(re.match(*pair)) for pair in zip(COPIED[line], said, strict=True)] == [True] * len(
+        said
+    )
 
 
 KINDS = {"a file": Path.touch, "a folder": Path.mkdir, "a link": lambda p: p.symlink_to("nowhere")}

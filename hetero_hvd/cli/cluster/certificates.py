@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from hetero_hvd.cli.lines import show
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.config.value_types import HOST
 from hetero_hvd.errors import UserError
@@ -24,6 +25,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> int:
     """Make FOLDER/NAME.pem for each node."""
     from hetero_hvd.security.certificates import Authority  # noqa: PLC0415 - heavy
+    from hetero_hvd.security.cluster_tls import DRIVER_NAME  # noqa: PLC0415 - not for all
     from hetero_hvd.security.secret_files import write_secret  # noqa: PLC0415 - not for all
 
     nodes = [entry.split(",") for entry in arguments.nodes]
@@ -39,7 +41,8 @@ def act(arguments: argparse.Namespace) -> int:
         for name, *addresses in nodes:
             path = arguments.folder / f"{name}.pem"
             write_secret(path, authority.issue(name, *addresses))
-            print(f"{path}: copy it to {name} over a safe way")
+            where = "the driver's machine, if that is another one," if name == DRIVER_NAME else name
+            show(f"{path}: copy it to {where} over a safe way")
     except OSError as error:
         raise UserError(f"{arguments.folder}: {error.strerror}") from error
     return 0

@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hetero_hvd.cli.lines import show
 from hetero_hvd.config.paths import some_path
+
+USES = (
+    "as a cluster key it is copied, over a safe way, to each node that runs an agent, and who has "
+    "it runs commands there; nodes that ssh or srun reaches need none, nor does the token of a page"
+)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -27,6 +33,5 @@ def act(arguments: argparse.Namespace) -> int:
 
     make_key(arguments.path, replaces=arguments.replace)
     before = "the one before is refused; " if arguments.replace else ""
-    what = "copy it to each node over a safe way; who has it runs commands there"
-    print(f"{arguments.path}: {before}{what}")
+    show(f"{arguments.path}: {before}{USES}")
     return 0
