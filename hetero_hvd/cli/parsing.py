@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -16,8 +17,20 @@ ABOUT = "Train one PyTorch model on machines of unequal speed, with Elastic Horo
 SHELLS = ("bash", "zsh", "fish")
 
 
+_SIGNED = re.compile(r"-\.?[0-9]|-(inf|nan)\b", re.IGNORECASE)
+"""How a value begins that is below 0: a number, as argparse knows it, with or without a unit."""
+
+
 class _Parser(argparse.ArgumentParser):
-    """Reports misuse as every other wrong input is reported."""
+    """Reports misuse as every other wrong input is reported.
+
+    A value below 0 is one, whatever its unit (`-5%`, `-5m`), so that its option can say what is
+    allowed: argparse alone takes it for an option.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - argparse's own
+        super().__init__(*arguments, **named)
+        self._negative_number_matcher = _SIGNED
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{in_our_words(message)} (see {self.prog} --help)")
