@@ -186,6 +186,15 @@ BOUND_BY: dict[Bound, BoundBy] = {
 """Of each."""
 
 
+LEAST_TOLD_RATIO = 0.005
+"""What is less would be told as 0%."""
+
+
+def gain_in_words(ratio: float, bound: str = "at most") -> str:
+    """What could be gained, in whole percent: `at most 3%`, or `less than 1%`."""
+    return f"{bound} {ratio:.0%}" if ratio >= LEAST_TOLD_RATIO else "less than 1%"
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One judgement about a run.
 
@@ -217,7 +226,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.is_complete and not self.is_past and bool(self.max_gain_ratio)
 
     def __str__(self) -> str:
-        gain = f"; up to {self.max_gain_ratio:.0%} faster" if self.max_gain_ratio else ""
+        gain = (
+            f"; {gain_in_words(self.max_gain_ratio, 'up to')} faster" if self.max_gain_ratio else ""
+        )
         step = f". Next: {self.next_step}" if self.next_step else ""
         return f"{'' if self.is_complete else 'INCOMPLETE: '}{self.words}{gain}{step}"
 

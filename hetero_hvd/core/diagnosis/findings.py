@@ -29,6 +29,7 @@ from hetero_hvd.messages import (
     StepTiming,
     WorkerId,
 )
+from hetero_hvd.messages.causes import gain_in_words
 
 BOUND_RATIO = 0.25
 """Part of a step that something must take to be named as what binds the run."""
@@ -250,7 +251,9 @@ def bound(rows: Rows) -> Finding:
     own = parts[worker]
     evidence = {f"{name}_ratio": ratio for name, ratio in own.items()}
     if own[kind] < BOUND_RATIO:
-        said = ", ".join(f"{name} {ratio:.0%}" for name, ratio in own.items() if ratio > 0)
+        said = ", ".join(
+            f"{name} {ratio:.0%}" for name, ratio in own.items() if f"{ratio:.0%}" != "0%"
+        )
         words = f"what binds the run: no part takes {BOUND_RATIO:.0%} of a step on {worker} ({said}"
         words += "); the rest is waiting for others in turn"
         return msgspec.structs.replace(_incomplete("compute", words), evidence=evidence)
@@ -353,7 +356,8 @@ def _imbalance(rows: Rows, *, are_fixed: bool, undivided: int) -> Finding:
     evidence = {"slowest_seconds": longest, "best_seconds": best}
     about = _slowest(rows)
     if gain <= IMBALANCE_RATIO:
-        words = f"well balanced, other shares are at most {max(0.0, gain):.0%} faster: "
+        others = f"other shares are {gain_in_words(gain)} faster"
+        words = f"well balanced, {others if gain > 0 else 'no other shares are faster'}: "
         words += about or "all do as much in their time"
         return Finding(kind="imbalance", is_complete=True, words=words, evidence=evidence)
     worker = max(times, key=lambda name: times[name])

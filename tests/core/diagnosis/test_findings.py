@@ -149,6 +149,22 @@ def test_unequal_machines_with_fitting_shares_are_balanced():
     assert "all do as much in their time" in imbalance.words
 
 
+@pytest.mark.parametrize(
+    ("compute", "words"),
+    [
+        (0.08, "well balanced, no other shares are faster: "),
+        (0.0804, "well balanced, other shares are less than 1% faster: "),
+        (0.083, "well balanced, other shares are at most 2% faster: "),
+    ],
+)
+def test_a_gain_that_would_be_told_as_nothing_has_its_bound(compute, words):
+    """No figure of whole percent is 0."""
+    _, imbalance, _ = judged(row(compute=compute), row())
+    assert imbalance.words.startswith(words)
+    small = msgspec.structs.replace(imbalance, max_gain_ratio=0.004)
+    assert str(small).endswith("; less than 1% faster")
+
+
 @pytest.mark.parametrize("name", ["data_wait_seconds", "comm_wait_seconds", "backward_seconds"])
 def test_unmeasured_is_not_judged(name):
     """A phase that one worker did not measure makes the verdict incomplete, never a zero."""
