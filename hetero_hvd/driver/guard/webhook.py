@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from hetero_hvd.driver.guard.notifier import Notice
 from hetero_hvd.errors import JobError, TransientError
+from hetero_hvd.security.no_answer import why_no_answer
 from hetero_hvd.security.redirects import NoRedirects
 
 TIMEOUT_SECONDS = 10.0
@@ -68,8 +69,4 @@ class Webhook:
                 raise NoAnswerError(answer) from None
             raise JobError(answer) from None
         except (OSError, http.client.HTTPException) as error:
-            why = error.reason if isinstance(error, urllib.error.URLError) else error
-            words = (
-                why.strerror if isinstance(why, OSError) and why.strerror else type(why).__name__
-            )
-            raise NoAnswerError(f"does not answer ({words})") from None
+            raise NoAnswerError(f"does not answer ({why_no_answer(error)})") from None

@@ -22,6 +22,7 @@ from hetero_hvd.core.printable import printable
 from hetero_hvd.errors import JobError, TryAgainError, UserError
 from hetero_hvd.messages import NO_JSON
 from hetero_hvd.run.recordings.cutoff import Cutoff, CutoffHandler
+from hetero_hvd.security.no_answer import untrusted, why_no_answer
 from hetero_hvd.security.redirects import NoRedirects
 from hetero_hvd.security.tls import context_for_others
 
@@ -172,17 +173,12 @@ class PrometheusApi:
             with closing(error):
                 raise self._refusal(error, cutoff) from None
         except (OSError, http.client.HTTPException) as error:
-            why = error.reason if isinstance(error, urllib.error.URLError) else error
-            if "CERTIFICATE_VERIFY_FAILED" in str(why):
-                words = str(getattr(why, "verify_message", "")) or str(why)
+            if words := untrusted(error):
                 raise JobError(
                     f"{self._place}: its certificate is not trusted: {words}; name its authority "
                     "with --prometheus-ca"
                 ) from error
-            words = (
-                why.strerror if isinstance(why, OSError) and why.strerror else type(why).__name__
-            )
-            raise _BusyError(f"does not answer ({words})") from error
+            raise _BusyError(f"does not answer ({why_no_answer(error)})") from error
 
     def _read(
         self, answer: http.client.HTTPResponse | urllib.error.HTTPError, cutoff: Cutoff

@@ -24,6 +24,7 @@ from hetero_hvd.run.records.run_files import is_locked, regular
 from hetero_hvd.run.records.timings import FILE
 from hetero_hvd.run.reports.facts import NO_END
 from hetero_hvd.run.web.orders import DrainOrder, OrderTaken
+from hetero_hvd.security.no_answer import why_no_answer
 from hetero_hvd.security.redirects import NoRedirects
 from hetero_hvd.security.tls import context_for_others
 from hetero_hvd.security.token import read_token
@@ -177,8 +178,10 @@ def _asking(
         except urllib.error.HTTPError as error:
             reason = "give the right --token-file" if error.code in REFUSED else _why(error)
             raise JobError(f"{url}: {error.code}: {reason}") from error
-        except (OSError, HTTPException, ValueError) as error:  # ValueError: of its host or port
-            raise JobError(f"{url}: no driver answers there ({error})") from error
+        except (OSError, HTTPException) as error:
+            raise JobError(f"{url}: no driver answers there ({why_no_answer(error)})") from error
+        except ValueError as error:  # of its host or port
+            raise JobError(f"{url}: no driver answers there (that is no address)") from error
 
     return ask
 

@@ -147,7 +147,7 @@ def test_who_is_not_there_is_told(capsys):
     """After three tries."""
     assert main(["advise", "--prometheus", "http://127.0.0.1:1"]) == 75
     (line,) = capsys.readouterr().err.splitlines()
-    assert "does not answer (Connection refused), 3 times" in line
+    assert "does not answer (connection refused: nobody listens there), 3 times" in line
 
 
 @pytest.mark.parametrize(

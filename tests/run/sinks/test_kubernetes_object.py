@@ -3,6 +3,8 @@
 import http.server
 import json
 import queue
+import re
+import socket
 import ssl
 import threading
 import time
@@ -215,7 +217,7 @@ def test_another_server_of_that_address_gets_no_token(server):
     other = Authority.new().issue("127.0.0.1", roles=["server"]).decode()
     marker = "-----BEGIN CERTIFICATE-----"
     (kubernetes_object.ACCOUNT / "ca.crt").write_text(marker + other.rpartition(marker)[2])
-    with pytest.raises(OSError, match=r"(?i)certificate.verify.failed"):
+    with pytest.raises(OSError, match=r"does not answer \(its certificate is not trusted: "):
         KubernetesObject(URL).begin(STARTED)
     assert server.asked == []
 
@@ -312,6 +314,9 @@ ENDS = {
     "changed by somebody": ([409], (ONE,), 2, None, ""),
     "changed by somebody, again": ([409, 409], (ONE, ONE), 3, None, ""),
     "changed by somebody for ever": ([409] * 4, (ONE, ONE), 4, TryAgainError, "409"),
+    "not taken": ([400, 400], (ONE, ONE), 2, TryAgainError, "the API server does not take it"),
+    "fails at the end": ([500], (ONE,), 1, TryAgainError, "the API server has failed"),
+    "sends elsewhere": ([302], (ONE,), 1, TryAgainError, "does not take it .status 302"),
     "fails for a while": ([500], (ONE, ONE, ONE), 2, None, ""),
     "busy for a while": ([429], (ONE, ONE), 2, None, ""),
     "busy at the end": ([429], (ONE,), 1, TryAgainError, "the server is busy"),
@@ -345,6 +350,59 @@ def test_what_is_advised_is_annotated_when_it_has_changed(server, name, monkeypa
         assert "updated" not in found, "that is of what a run tells"
         is_late = "while" in name or "again" in name
         assert ("is tried again in" in capsys.readouterr().out) == is_late
+
+
+UNREACHED = {
+    "nobody listens": (TryAgainError, "the API server does not answer (connection refused: nobody"),
+    "another authority": (TryAgainError, "(its certificate is not trusted: "),
+    "no TLS": (TryAgainError, "(it does not speak TLS as is expected here: "),
+    "closed at once": (TryAgainError, "(the connection was closed)"),
+    "no token": (
+        JobError,
+        "this pod has no service account whose token and certificate can be read",
+    ),
+    "no certificate": (JobError, "this pod has no service account whose token and certificate"),
+}
+
+
+@pytest.mark.parametrize("name", UNREACHED)
+def test_why_nothing_was_annotated_is_told_in_our_words(server, name, monkeypatch):
+    """Without a number of the system or a name of a class."""
+    kind, words = UNREACHED[name]
+    account = kubernetes_object.ACCOUNT
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        if name in {"no TLS", "closed at once"}:
+            monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+            thread = threading.Thread(target=_answer_once, args=(other, name == "no TLS"))
+            thread.start()
+        if name == "nobody listens":
+            other.close()
+            monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+        elif name == "another authority":
+            issued = Authority.new().issue("127.0.0.1", roles=["server"]).decode()
+            marker = "-----BEGIN CERTIFICATE-----"
+            (account / "ca.crt").write_text(marker + issued.rpartition(marker)[2])
+        elif name.startswith("no ") and name != "no TLS":
+            (account / {"no token": "token", "no certificate": "ca.crt"}[name]).unlink()
+        with pytest.raises(kind) as found:
+            annotated.annotate(URL, looks(ONE))
+        if name in {"no TLS", "closed at once"}:
+            thread.join()
+    (line,) = found.value.lines
+    assert line.startswith("job/train-driver: ")
+    assert words in line
+    assert not re.search(r"Errno|urlopen|Error\b|_ssl", line)
+    assert server.asked == []
+
+
+def _answer_once(listener, has_words):
+    """As who does not speak TLS, or no longer wants to."""
+    end, _ = listener.accept()
+    with end:
+        end.recv(2**16)
+        if has_words:
+            end.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 def test_an_object_is_told_at_most_every_30_seconds(server, monkeypatch):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http
+import http.client
 import json
 import os
 import re
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -18,12 +20,14 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.messages import RunStarted
 from hetero_hvd.run.sinks.sample import Sample, latest
 from hetero_hvd.run.sinks.sink import TIMEOUT_SECONDS
+from hetero_hvd.security.no_answer import why_no_answer
 from hetero_hvd.security.redirects import NoRedirects
 from hetero_hvd.security.tls import context_for_others
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Token, certificate and namespace of a pod with a service account."""
 
+OF_ACCOUNT = ("namespace", "token")
 KINDS = {
     "job": "apis/batch/v1/namespaces/{namespace}/jobs/{name}",
     "mpijob": "apis/kubeflow.org/v2beta1/namespaces/{namespace}/mpijobs/{name}",
@@ -51,13 +55,22 @@ NUMBERS = {
 AGAIN = (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.CONFLICT)
 """Tried once more: the token was rotated just now, or somebody else has changed the object."""
 
-LASTING = {
+LASTING: Mapping[int, str] = {
     http.HTTPStatus.UNAUTHORIZED: "the token of the service account is not known there",
     http.HTTPStatus.FORBIDDEN: "a Role must let this pod's service account patch it",
-    http.HTTPStatus.NOT_FOUND: "there is no such object in this namespace",
+    http.HTTPStatus.NOT_FOUND: "there is no such object in this namespace, or no such kind in this "
+    "cluster",
     http.HTTPStatus.UNPROCESSABLE_ENTITY: "it does not take such annotations",
 }
 """Answers after which nothing is tried again."""
+
+PASSING: Mapping[int, str] = {
+    http.HTTPStatus.CONFLICT: "others change it at the same time",
+    http.HTTPStatus.INTERNAL_SERVER_ERROR: "the API server has failed",
+    http.HTTPStatus.SERVICE_UNAVAILABLE: "the API server is not ready",
+    http.HTTPStatus.GATEWAY_TIMEOUT: "the API server has not got done in time",
+}
+"""Answers after which another try may help, as after all that are named nowhere here."""
 
 
 class ObjectAnnotations:
@@ -113,11 +126,9 @@ class ObjectAnnotations:
         if self.is_busy:
             self.next_at_seconds = time.monotonic() + _seconds(error.headers.get("Retry-After"))
             return
-        why = f"{self.name}: {error.code} {error.reason}"
-        if error.code in LASTING:
-            self.resumes = False
-            why += f": {LASTING[http.HTTPStatus(error.code)]}"
-        raise OSError(why)
+        self.resumes = error.code not in LASTING
+        words = {**LASTING, **PASSING}.get(error.code, "the API server does not take it")
+        raise OSError(f"{self.name}: {words} (status {error.code})")
 
     def _send(self, content: bytes) -> urllib.error.HTTPError | None:
         """One request, with the token as it is now; what the server has refused.
@@ -125,10 +136,10 @@ class ObjectAnnotations:
         Raises:
             OSError: It does not answer, or is not the cluster's.
         """
-        namespace = (ACCOUNT / "namespace").read_text().strip()
+        namespace, token, context = self._account()
         path = KINDS[self._kind].format(namespace=namespace, name=self._name)
         headers = {
-            "Authorization": f"Bearer {(ACCOUNT / 'token').read_text().strip()}",
+            "Authorization": f"Bearer {token}",
             "Content-Type": "application/merge-patch+json",
         }
         request = urllib.request.Request(  # noqa: S310 - always https
@@ -136,7 +147,7 @@ class ObjectAnnotations:
         )
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}),  # the token is for this server alone
-            urllib.request.HTTPSHandler(context=context_for_others(str(ACCOUNT / "ca.crt"))),
+            urllib.request.HTTPSHandler(context=context),
             NoRedirects(),
         )
         try:
@@ -145,6 +156,26 @@ class ObjectAnnotations:
         except urllib.error.HTTPError as error:
             with closing(error):
                 return error
+        except (OSError, http.client.HTTPException) as error:
+            why = why_no_answer(error)
+            raise OSError(f"{self.name}: the API server does not answer ({why})") from error
+
+    def _account(self) -> tuple[str, str, ssl.SSLContext]:
+        """Namespace and token as they are now, and whom this pod trusts.
+
+        Raises:
+            OSError: The pod has no service account, which nobody gives it later.
+        """
+        try:
+            namespace, token = ((ACCOUNT / name).read_text().strip() for name in OF_ACCOUNT)
+            return namespace, token, context_for_others(str(ACCOUNT / "ca.crt"))
+        except (OSError, ValueError) as error:
+            self.resumes = False
+            why = getattr(error, "strerror", None) or "is no text"
+            raise OSError(
+                f"{self.name}: this pod has no service account whose token and certificate can be "
+                f"read in {ACCOUNT}: {why}"
+            ) from error
 
 
 class KubernetesObject:
