@@ -24,7 +24,11 @@ subclasses or catches them outside `worker/comm/horovod.py`.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+_Read = TypeVar("_Read")
 
 LASTING_ERRORS = frozenset(
     {
@@ -180,6 +184,45 @@ class WorkerLostError(WorkerFault):
 
 class InvariantError(HeteroHvdError):
     """We are to blame: something that must always hold does not."""
+
+
+class AllWrong:
+    """Collects what is wrong in several places, so that all of it is told at once."""
+
+    def __init__(self) -> None:
+        self._found: list[UserError] = []
+
+    def take(self, error: UserError) -> None:
+        """Something is wrong."""
+        self._found.append(error)
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """A place in which something may be wrong: what follows is looked at all the same."""
+        try:
+            yield
+        except UserError as error:
+            self.take(error)
+
+    def of(self, read: Callable[[], _Read], otherwise: _Read) -> _Read:
+        """What is read; something else, where that is wrong."""
+        with self.part():
+            return read()
+        return otherwise
+
+    def check(self) -> None:
+        """See that nothing was wrong.
+
+        Raises:
+            UserError: Something was: its own error; of several one with all their lines, which may
+                pass if each of them may.
+        """
+        if len(self._found) == 1:
+            raise self._found[0]
+        if self._found:
+            lines = dict.fromkeys(line for error in self._found for line in error.lines)
+            may_pass = all(error.may_pass for error in self._found)
+            raise (TryAgainError if may_pass else UserError)(*lines)
 
 
 def job_error(text: str, cause: OSError) -> JobError:

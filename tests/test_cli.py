@@ -378,7 +378,7 @@ BELOW_0 = {
     "trial --steps -5 x.py": "'-5': must be a whole number from 1 to 1000000",
     "run --min-np -2 tran.py": "flag: --min-np: found '-2', must be an integer of at least 1",
     "run --heartbeat-timeout-seconds -3s tran.py": "-timeout-seconds: found '-3s', must be",
-    "deploy kubernetes there --image a --cpu -1 -- x.py": "--cpu: found '-1', must be an integer from 0 to",
+    "deploy kubernetes x --image a --cpu -1 -- x.py": "--cpu: found '-1', must be an integer from",
 }
 
 

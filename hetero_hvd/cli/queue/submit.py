@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import NamedTuple
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.queue import submit_to
-from hetero_hvd.cli.queue.submit_to import Numbers
+from hetero_hvd.cli.queue.submit_to import Numbers, given_settings
 from hetero_hvd.cli.record.times import duration, positive
-from hetero_hvd.cli.settings import add_settings, flags_of
+from hetero_hvd.cli.settings import add_settings
 from hetero_hvd.config.job import OF_THE_QUEUE
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.config.variables import ARRAY_VARIABLE
 from hetero_hvd.core.digits import whole_number
 from hetero_hvd.core.queue.jobs import MAX_ARRAY, PRIORITIES
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import AllWrong, UserError
 
 USAGE = "%(prog)s [options] [--] train.py [arguments]"
 TAKES_SCRIPT = True
@@ -105,17 +106,16 @@ def add_socket(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _num_devices(arguments: argparse.Namespace) -> tuple[int, int | None]:
+def _num_devices(arguments: argparse.Namespace, wrong: AllWrong) -> tuple[int, int | None]:
     """Fewest and most devices; None: as many as the fewest."""
-    if arguments.devices is not None and (arguments.most is not None or arguments.fewest != "1"):
-        raise UserError("--devices: takes the place of --min and --max")
-    if arguments.devices is not None:
-        fewest = positive("--devices", arguments.devices)
-    else:
-        fewest = positive("--min", arguments.fewest)
-    most = None if arguments.most is None else positive("--max", arguments.most)
-    if most is not None and most < fewest:
-        raise UserError(f"--max: found {most}, must be at least {fewest}, as --min")
+    devices, most = arguments.devices, arguments.most
+    if devices is not None and (most is not None or arguments.fewest != "1"):
+        wrong.take(UserError("--devices: takes the place of --min and --max"))
+    flag, text = ("--min", arguments.fewest) if devices is None else ("--devices", devices)
+    fewest = wrong.of(lambda: positive(flag, text), 1)
+    most = None if most is None else wrong.of(lambda: positive("--max", most), fewest)
+    if most is not None and most < fewest and devices is None:
+        wrong.take(UserError(f"--max: found {most}, must be at least {fewest}, as --min"))
     return fewest, most
 
 
@@ -124,13 +124,7 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.discovery.submission.queue_client import order  # noqa: PLC0415 - not for all
     from hetero_hvd.discovery.submission.queue_link import QueueOrder  # noqa: PLC0415 - likewise
 
-    if not arguments.command:
-        raise UserError("no command: hetero-hvd submit [options] train.py [arguments]")
-    submit_to.check_flags(arguments)
-    numbers = _numbers(arguments)
-    if arguments.priority not in PRIORITIES:
-        allowed = " or ".join(PRIORITIES)
-        raise UserError(f"--priority: found {arguments.priority!r}, must be {allowed}")
+    numbers = _checked(arguments)
     if arguments.to is not None:
         submit_to.hand_over(arguments, numbers)
         return 0
@@ -142,19 +136,79 @@ def act(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _numbers(arguments: argparse.Namespace) -> Numbers:
-    """All options that are numbers, times or ranges."""
-    fewest, most = _num_devices(arguments)
+def _checked(arguments: argparse.Namespace) -> Numbers:
+    """All options that are numbers, times or ranges.
+
+    Raises:
+        UserError: They, or anything else that can be seen from here, are wrong; says all of it.
+    """
+    from hetero_hvd.discovery.submission.job_settings import check_together  # noqa: PLC0415
+    from hetero_hvd.discovery.submission.queue_client import check_command, queue_socket  # noqa: PLC0415
+
+    wrong = AllWrong()
+    if not arguments.command:
+        wrong.take(UserError("no command: hetero-hvd submit [options] train.py [arguments]"))
+    with wrong.part():
+        submit_to.check_flags(arguments)
+    numbers = _numbers(arguments, wrong)
+    if arguments.priority not in PRIORITIES:
+        allowed = " or ".join(PRIORITIES)
+        wrong.take(UserError(f"--priority: found {arguments.priority!r}, must be {allowed}"))
+    if arguments.command:
+        with wrong.part():
+            check_command(arguments.command, is_command=arguments.devices is not None)
+    if arguments.to is not None:
+        with wrong.part():
+            submit_to.check(arguments, numbers)
+    else:
+        array, limit = wrong.of(lambda: _array(arguments.array), ([], 0))
+        shape = _Shape(
+            min_devices=numbers.fewest,
+            is_command=arguments.devices is not None,
+            needs=arguments.needs,
+            idle_limit_seconds=numbers.idle_limit_seconds,
+            array=array,
+            array_limit=limit,
+        )
+        with wrong.part():
+            check_together(shape, given_settings(arguments))
+        with wrong.part():
+            queue_socket(arguments.socket)
+    wrong.check()
+    return numbers
+
+
+class _Shape(NamedTuple):
+    """See `SubmittedShape`."""
+
+    min_devices: int
+    is_command: bool
+    needs: list[str]
+    idle_limit_seconds: float | None
+    array: list[int]
+    array_limit: int
+
+
+def _numbers(arguments: argparse.Namespace, wrong: AllWrong) -> Numbers:
+    """All options that are numbers, times or ranges; one that is wrong is taken for not said."""
+    fewest, most = _num_devices(arguments, wrong)
+    retries, after = arguments.retries, list[int]()
+    for text in arguments.after:
+        with wrong.part():
+            after += numbers_of("--after", text)
+    seconds: dict[str, float | None] = {}
+    for name in ("deadline", "time_limit", "idle_limit"):
+        text, flag = getattr(arguments, name), f"--{name.replace('_', '-')}"
+        seconds[f"{name}_seconds"] = None
+        if text is not None:
+            with wrong.part():
+                seconds[f"{name}_seconds"] = duration(flag, text)
     return Numbers(
         fewest=fewest,
         most=most,
-        retries=None if arguments.retries is None else _number("--retries", arguments.retries),
-        after=[job for text in arguments.after for job in numbers_of("--after", text)],
-        **{
-            f"{name}_seconds": text and duration(f"--{name.replace('_', '-')}", text)
-            for name in ("deadline", "time_limit", "idle_limit")
-            for text in [getattr(arguments, name)]
-        },
+        retries=None if retries is None else wrong.of(lambda: _number("--retries", retries), None),
+        after=after,
+        **seconds,
     )
 
 
@@ -163,7 +217,6 @@ def _submitted(arguments: argparse.Namespace, numbers: Numbers) -> tuple[int, in
     from hetero_hvd.discovery.submission.queue_client import submit  # noqa: PLC0415 - not for all
 
     array, limit = _array(arguments.array)
-    given = {name: value for name, value in flags_of(arguments).items() if value is not None}
     number = submit(
         arguments.command,
         pool=arguments.pool,
@@ -179,7 +232,7 @@ def _submitted(arguments: argparse.Namespace, numbers: Numbers) -> tuple[int, in
         deadline_seconds=numbers.deadline_seconds,
         time_limit_seconds=numbers.time_limit_seconds,
         idle_limit_seconds=numbers.idle_limit_seconds,
-        settings=given,
+        settings=given_settings(arguments),
         socket_path=arguments.socket,
     )
     return number, number + len(array) - 1

@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +25,9 @@ from hetero_hvd.deploy.handover.handed_job import UNMAPPED, HandedJob, check_map
 from hetero_hvd.deploy.handover.kueue_handover import kubernetes_job
 from hetero_hvd.deploy.handover.slurm_handover import TREE, slurm_job
 from hetero_hvd.deploy.kubernetes.manifests import files as manifests_of
-from hetero_hvd.deploy.slurm import slurm_contents
-from hetero_hvd.errors import JobError, TryAgainError, UserError
+from hetero_hvd.deploy.kubernetes.options import KubernetesJob
+from hetero_hvd.deploy.slurm import SlurmDeployment, slurm_contents
+from hetero_hvd.errors import AllWrong, JobError, TryAgainError, UserError
 from hetero_hvd.slurm.agent_jobs import AFTER, BEFORE, of_no_job
 from hetero_hvd.slurm.programs import ask
 
@@ -93,11 +96,52 @@ def check_flags(arguments: argparse.Namespace) -> None:
     """
     if arguments.to is not None:
         given = [name for name in UNMAPPED[arguments.to] if getattr(arguments, name)]
-        check_mapped(arguments.to, given, _settings(arguments).keys())
+        check_mapped(arguments.to, given, given_settings(arguments).keys())
         return
-    for name in ("folder", "sbatch", "image"):
-        if getattr(arguments, name) is not None:
-            raise UserError(f"--{name}: goes with --to only")
+    given = [name for name in ("folder", "sbatch", "image") if getattr(arguments, name) is not None]
+    if given:
+        raise UserError(*(f"--{name}: goes with --to only" for name in given))
+
+
+def check(arguments: argparse.Namespace, numbers: Numbers) -> None:
+    """Refuse what the other queue has nothing for; nothing is packed or written.
+
+    Raises:
+        UserError: There are such parts; names each.
+    """
+    wrong = AllWrong()
+    needs = []
+    for text in arguments.needs:
+        with wrong.part():
+            needs.append(DeviceNeed.parse(text))
+    with wrong.part():
+        _described(_handed(arguments, numbers, _folder(arguments), needs), arguments, numbers)
+    wrong.check()
+
+
+def _described(
+    job: HandedJob, arguments: argparse.Namespace, numbers: Numbers
+) -> SlurmDeployment | KubernetesJob:
+    """What is to be written for the other queue.
+
+    Raises:
+        UserError: It has nothing for parts of it.
+    """
+    if arguments.to == "slurm":
+        return slurm_job(job, arguments.sbatch or "", numbers.after)
+    wrong = AllWrong()
+    given = getattr(arguments, CHECKPOINTS)
+    url = wrong.of(lambda: checks.checkpoint_url(given), None)
+    with wrong.part():
+        made = kubernetes_job(
+            job,
+            image=arguments.image,
+            tries=numbers.retries,
+            time_limit_seconds=numbers.time_limit_seconds,
+            checkpoint_url=url,
+        )
+    wrong.check()
+    return made
 
 
 def hand_over(arguments: argparse.Namespace, numbers: Numbers) -> None:
@@ -111,10 +155,11 @@ def hand_over(arguments: argparse.Namespace, numbers: Numbers) -> None:
     was_there = folder.exists()
     try:
         job = _job(arguments, numbers, folder)
-        if arguments.to == "slurm":
-            _to_slurm(job, arguments.sbatch or "", numbers)
+        made = _described(job, arguments, numbers)
+        if isinstance(made, SlurmDeployment):
+            _to_slurm(job, made)
         else:
-            _to_kubernetes(job, arguments, numbers)
+            _to_kubernetes(job, made)
     except (UserError, OSError):
         if not was_there:
             shutil.rmtree(folder, ignore_errors=True)
@@ -123,30 +168,41 @@ def hand_over(arguments: argparse.Namespace, numbers: Numbers) -> None:
         (folder.parent / ".gitignore").write_text(IGNORED)
 
 
-def _settings(arguments: argparse.Namespace) -> dict[str, object]:
+def given_settings(arguments: argparse.Namespace) -> dict[str, object]:
+    """The settings of `hetero-hvd run` that were given, by name."""
     return {name: value for name, value in flags_of(arguments).items() if value is not None}
 
 
 def _job(arguments: argparse.Namespace, numbers: Numbers, folder: Path) -> HandedJob:
     """What was submitted, as it is now."""
-    from hetero_hvd.discovery.submission.job_settings import as_flag  # noqa: PLC0415 - not for all
-    from hetero_hvd.discovery.submission.queue_client import pinned_job  # noqa: PLC0415 - likewise
+    from hetero_hvd.discovery.submission.queue_client import pinned_job  # noqa: PLC0415 - not for all
 
-    settings = _settings(arguments)
+    words, packed = pinned_job(arguments.command, is_command=False)
+    needs = list(map(DeviceNeed.parse, arguments.needs))
+    found = _handed(arguments, numbers, folder, needs)
+    return replace(found, command=tuple(words), packed=packed)
+
+
+def _handed(
+    arguments: argparse.Namespace, numbers: Numbers, folder: Path, needs: Sequence[DeviceNeed]
+) -> HandedJob:
+    """What was asked for, before anything is packed."""
+    from hetero_hvd.discovery.submission.job_settings import as_flag  # noqa: PLC0415 - not for all
+
+    settings = given_settings(arguments)
     if arguments.to == "kubernetes":
         settings.pop(CHECKPOINTS, None)
-    words, packed = pinned_job(arguments.command, is_command=False)
     return HandedJob(
         name=checks.name("--folder", folder.name),
         folder=folder,
-        command=tuple(words),
+        command=tuple(arguments.command),
         python=sys.executable,
-        packed=packed,
+        packed=b"",
         pool=arguments.pool,
         priority=arguments.priority,
         min_devices=numbers.fewest,
         max_devices=numbers.most or numbers.fewest,
-        needs=tuple(map(DeviceNeed.parse, arguments.needs)),
+        needs=tuple(needs),
         flags=tuple(as_flag((name, scalar_text(value))) for name, value in settings.items()),
     )
 
@@ -162,17 +218,17 @@ def _folder(arguments: argparse.Namespace) -> Path:
     """Where it is written; a new one has the script's name and a number."""
     if arguments.folder is not None:
         return Path(os.path.abspath(arguments.folder))  # noqa: PTH100 - as all nodes know it
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(arguments.command[0]).stem.lower()).strip("-")[:MAX_STEM]
+    script = Path(arguments.command[0] if arguments.command else "job")
+    stem = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:MAX_STEM]
     stem = stem if stem[:1].isalpha() else f"job-{stem}".strip("-")
     ends = (each.name.rpartition("-")[2] for each in _above().glob(f"{stem}-*"))
     return _above() / f"{stem}-{1 + max((int(end) for end in ends if end.isdecimal()), default=0)}"
 
 
-def _to_slurm(job: HandedJob, sbatch: str, numbers: Numbers) -> None:
+def _to_slurm(job: HandedJob, deployment: SlurmDeployment) -> None:
     """Write its folder, with the working tree, and submit the driver, which submits the agents."""
     from hetero_hvd.discovery.submission.working_tree import unpack  # noqa: PLC0415 - not for all
 
-    deployment = slurm_job(job, sbatch, numbers.after)
     write_folder(job.folder, slurm_contents(deployment))
     unpack(io.BytesIO(job.packed), job.folder / TREE)
     environment = of_no_job(os.environ)
@@ -198,15 +254,8 @@ def _sbatch(environment: dict[str, str], *words: str) -> str:
         raise UserError(f"--to slurm: {error}") from error
 
 
-def _to_kubernetes(job: HandedJob, arguments: argparse.Namespace, numbers: Numbers) -> None:
+def _to_kubernetes(job: HandedJob, made: KubernetesJob) -> None:
     """Write its manifests; whoever may talk to the cluster gives them to it."""
-    made = kubernetes_job(
-        job,
-        image=arguments.image,
-        tries=numbers.retries,
-        time_limit_seconds=numbers.time_limit_seconds,
-        checkpoint_url=checks.checkpoint_url(getattr(arguments, CHECKPOINTS)),
-    )
     for path in write_folder(job.folder, FolderContents(files=manifests_of(made))):
         show(str(path))
     for line in ("next:", *first_steps(made), f"  kubectl create -f {job.folder}"):

@@ -134,17 +134,20 @@ def _shortage(
     if request.array_limit and array >= request.array_limit:
         return f"{array} elements of {request.array} run, as many as may at a time"
     ends = (ending_in_seconds(state, held[device]) for device in able & held.keys())
-    due = job.waiting_since_seconds + state.settings.wait_limit_seconds - now_seconds
-    until = _until(min(ends, default=math.inf), due)
+    limit_seconds = state.settings.wait_limit_seconds
+    due = job.waiting_since_seconds + limit_seconds - now_seconds
+    until = _until(min(ends, default=math.inf), due, limit_seconds)
     return f"{request.pool} has {num_free} of {_counted(len(able))} free{until}"
 
 
-def _until(end_seconds: float, due_seconds: float) -> str:
-    """About when a device is free; where that is not known, when the job comes first."""
+def _until(end_seconds: float, due_seconds: float, limit_seconds: float) -> str:
+    """About when a device is free; where that is not known, when the job comes first, and why."""
     if end_seconds <= max(0.0, due_seconds):
         return f"; about {in_words(end_seconds)}" if math.isfinite(end_seconds) else ""
-    in_time = f" in {in_words(due_seconds)}, if none is free before" if due_seconds > 0 else ""
-    return f"; it comes first{in_time}"
+    waited = f"a job that has waited {in_words(limit_seconds)} comes before all others"
+    if due_seconds <= 0:
+        return f"; it comes first: {waited}"
+    return f"; when one is free is not known; {waited}, this one in {in_words(due_seconds)}"
 
 
 def _counted(number: int) -> str:

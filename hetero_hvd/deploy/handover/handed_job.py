@@ -103,15 +103,20 @@ def check_mapped(target: str, given: Collection[str], settings: Collection[str])
         settings: Names of settings that were given.
 
     Raises:
-        UserError: Names it, and says why.
+        UserError: Names each, and says why.
     """
-    for name, why in UNMAPPED[target].items():
-        if name in given:
-            raise UserError(f"--{name.replace('_', '-')}: not with --to {target}: {why}")
-    for name in sorted(settings):
-        if name in DECIDED[target]:
-            flag = f"--{name.replace('_', '-')}"
-            raise UserError(f"{flag}: not with --to {target}: follows from where the job runs")
+    lines = [
+        f"--{name.replace('_', '-')}: not with --to {target}: {why}"
+        for name, why in UNMAPPED[target].items()
+        if name in given
+    ]
+    lines += [
+        f"--{name.replace('_', '-')}: not with --to {target}: follows from where the job runs"
+        for name in sorted(settings)
+        if name in DECIDED[target]
+    ]
+    if lines:
+        raise UserError(*lines)
 
 
 def not_there(target: str, need: DeviceNeed, why: str) -> UserError:

@@ -18,7 +18,7 @@ from hetero_hvd.deploy.handover.handed_job import (
 )
 from hetero_hvd.deploy.kubernetes.options import MAX_AGENTS, KubernetesJob
 from hetero_hvd.deploy.kubernetes.pod import Manifest
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import AllWrong, UserError
 
 QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 MEBIBYTE = 2**20
@@ -51,36 +51,58 @@ def kubernetes_job(
         checkpoint_url: Where checkpoints go; None: they go with the driver's pod.
 
     Raises:
-        UserError: Kubernetes has nothing for a part of it; names that.
+        UserError: Kubernetes has nothing for parts of it; names each.
     """
-    if image is None or "@sha256:" not in checks.image("--image", image):
-        raise UserError(
-            f"--image: found {image!r}, must be NAME@sha256:DIGEST, so that what runs is what was "
-            "submitted, whatever is pushed later"
-        )
+    wrong = AllWrong()
+    image = wrong.of(lambda: _pinned_image(image), "")
     if len(job.packed) > MAX_TREE_BYTES:
-        raise UserError(
+        words = (
             f"--to kubernetes: the files of this folder have {len(job.packed)} bytes, packed; a "
             f"ConfigMap takes {MAX_TREE_BYTES}: put them into the image, and submit an empty folder"
         )
-    labels = {QUEUE_LABEL: checks.name("--pool", job.pool, checks.MAX_LABEL)}
+        wrong.take(UserError(words))
+    labels = {}
+    with wrong.part():
+        labels[QUEUE_LABEL] = checks.name("--pool", job.pool, checks.MAX_LABEL)
     if job.priority != DEFAULT_PRIORITY:
         labels[PRIORITY_LABEL] = job.priority
-    number = checks.count("--max", str(job.max_devices), 1, MAX_AGENTS)
+    most = str(job.max_devices)
+    number = wrong.of(lambda: checks.count("--max", most, 1, MAX_AGENTS), 1)
+    command = wrong.of(lambda: checks.command(job.command), ())
+    conditions = [
+        wrong.of(lambda need=need: _condition(job, need), {})
+        for need in job.needs
+        if need.value != CPU
+    ]
+    wrong.check()
     return KubernetesJob(
         name=job.name,
         image=image,
-        command=checks.command(job.command),
+        command=command,
         num_gpu_agents=number if job.uses_gpus else 0,
         num_cpu_agents=0 if job.uses_gpus else number,
         checkpoint_url=checkpoint_url,
         run_flags=job.run_flags,
         packed=job.packed,
         queue_labels=labels,
-        conditions=tuple(_condition(job, need) for need in job.needs if need.value != CPU),
+        conditions=tuple(conditions),
         tries=tries,
         time_limit_seconds=None if time_limit_seconds is None else math.ceil(time_limit_seconds),
     )
+
+
+def _pinned_image(name: str | None) -> str:
+    """An image that stays what it is.
+
+    Raises:
+        UserError: It is none, or not named by its digest.
+    """
+    if name is None or "@sha256:" not in checks.image("--image", name):
+        raise UserError(
+            f"--image: found {name!r}, must be NAME@sha256:DIGEST, so that what runs is what was "
+            "submitted, whatever is pushed later"
+        )
+    return name
 
 
 def _condition(job: HandedJob, need: DeviceNeed) -> Manifest:

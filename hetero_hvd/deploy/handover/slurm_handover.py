@@ -24,7 +24,7 @@ from hetero_hvd.deploy.slurm import (
     sbatch_options,
     shared_path,
 )
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import AllWrong, UserError
 
 TREE = "tree"
 """In the folder: the working tree."""
@@ -46,25 +46,31 @@ def slurm_job(job: HandedJob, sbatch: str, after: Sequence[int]) -> SlurmDeploym
         after: Numbers of Slurm's jobs that must have succeeded before.
 
     Raises:
-        UserError: Slurm has nothing for a part of it; names that.
+        UserError: Slurm has nothing for parts of it; names each.
     """
-    folder = shared_path("--folder", job.folder)
-    further = _further(sbatch)
-    checks.count("--max", str(job.max_devices), 1, MAX_AGENTS)
+    wrong, none = AllWrong(), tuple[str, ...]()
+    folder = wrong.of(lambda: shared_path("--folder", job.folder), job.folder)
+    further = wrong.of(lambda: _further(sbatch), none)
+    with wrong.part():
+        checks.count("--max", str(job.max_devices), 1, MAX_AGENTS)
+    place = wrong.of(lambda: _place(job), none)
+    devices = wrong.of(lambda: tuple(_devices(job)), none)
+    command = wrong.of(lambda: checks.command(job.command), none)
+    wrong.check()
     agents = AgentPool(
         name=AGENTS,
         number=job.max_devices,
         most=job.max_devices,
-        options=(*_place(job), *_devices(job), *further),
+        options=(*place, *devices, *further),
     )
     return SlurmDeployment(
         name=job.name,
         folder=folder,
         directory=folder / TREE,
         python=job.python,
-        command=checks.command(job.command),
+        command=command,
         pools=(agents,),
-        driver_options=(*DRIVER_OPTIONS, *_place(job), *further),
+        driver_options=(*DRIVER_OPTIONS, *place, *further),
         leave_seconds=LEAVE_SECONDS,
         stagger_seconds=STAGGER_SECONDS,
         idle_seconds=IDLE_SECONDS,

@@ -120,14 +120,27 @@ def pinned_job(command: Sequence[str], *, is_command: bool) -> tuple[list[str], 
     Raises:
         UserError: They cannot be had.
     """
+    words, files = _pinned(command, is_command=is_command)
+    return words, packed_tree(Path(), files)
+
+
+def check_command(command: Sequence[str], *, is_command: bool) -> None:
+    """See that a command can be pinned; nothing is packed.
+
+    Raises:
+        UserError: It cannot.
+    """
+    _pinned(command, is_command=is_command)
+
+
+def _pinned(command: Sequence[str], *, is_command: bool) -> tuple[list[str], list[Path]]:
     check_texts(command, os.environ.items())
     try:
         Path.cwd()
     except OSError as error:
         raise UserError("submit: this folder is not there any more") from error
     files = sorted(files_of(Path()))
-    words = list(command) if is_command else pinned_command(command, Path(), set(files))
-    return words, packed_tree(Path(), files)
+    return list(command) if is_command else pinned_command(command, Path(), set(files)), files
 
 
 def order(asked: QueueOrder, tree: bytes = b"", socket_path: str | Path | None = None) -> Any:  # noqa: ANN401 - of JSON's kinds
@@ -142,7 +155,7 @@ def order(asked: QueueOrder, tree: bytes = b"", socket_path: str | Path | None =
         JobError: The queue does not do it, and says why.
         TryAgainError: There is no queue, or it does not do it now.
     """
-    path = _socket(socket_path)
+    path = queue_socket(socket_path)
     line = msgspec.json.encode(asked) + b"\n"
     if len(line) > MAX_LINE_BYTES:
         raise UserError(
@@ -156,11 +169,19 @@ def order(asked: QueueOrder, tree: bytes = b"", socket_path: str | Path | None =
         raise TryAgainError(words) from error
     answer = msgspec.json.decode(content or b'{"error": "the hub has ended"}', type=QueueAnswer)
     if answer.error:
-        raise (TryAgainError if answer.may_pass else JobError)(answer.error)
+        raise (TryAgainError if answer.may_pass else JobError)(*answer.error.splitlines())
     return answer.done
 
 
-def _socket(given: str | Path | None) -> Path:
+def queue_socket(given: str | Path | None) -> Path:
+    """Where a queue is to be asked.
+
+    Args:
+        given: Its socket; None: that of the environment, else where it is usually.
+
+    Raises:
+        TryAgainError: There is none.
+    """
     named = given or os.environ.get(SOCKET_VARIABLE)
     if named:
         return Path(named)

@@ -21,7 +21,7 @@ from hetero_hvd.core.queue.queue_events import (
     QueueEvent,
 )
 from hetero_hvd.core.queue.why_waiting import holders_of, why
-from hetero_hvd.discovery.submission.job_settings import as_flag
+from hetero_hvd.discovery.submission.job_settings import as_flag, check_together
 from hetero_hvd.discovery.submission.pinned_script import script_of
 from hetero_hvd.discovery.submission.queue_link import (
     ListedDevice,
@@ -31,7 +31,7 @@ from hetero_hvd.discovery.submission.queue_link import (
     QueueOrder,
     SubmittedJob,
 )
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import AllWrong, UserError
 from hetero_hvd.hub.queue.job_queue import JobQueue
 from hetero_hvd.hub.queue.job_runner import LOG
 from hetero_hvd.hub.queue.queue_store import KeptJob
@@ -62,28 +62,16 @@ def check(submitted: SubmittedJob) -> None:
     Raises:
         UserError: It does.
     """
+    wrong = AllWrong()
     for setting in submitted.settings.items():
-        as_flag(setting)
-    one_node = any(DeviceNeed.parse(need).what == "node" for need in submitted.needs)
-    wrong = {
-        "array: an index is there twice": len({*submitted.array}) < len(submitted.array),
-        "array_limit: needs an array": submitted.array_limit and not submitted.array,
-        "idle_limit: is of commands (--devices): a training is not idle": (
-            submitted.idle_limit_seconds is not None and not submitted.is_command
-        ),
-        "a command (--devices) has no settings of `hetero-hvd run`": (
-            submitted.is_command and submitted.settings
-        ),
-        "a command (--devices) has as many devices all the time, no --min and --max": (
-            submitted.is_command and submitted.max_devices != submitted.min_devices
-        ),
-        "a command on several devices needs them on one node: --needs node==NAME": (
-            submitted.is_command and submitted.min_devices > 1 and not one_node
-        ),
-    }
-    for words, holds in wrong.items():
-        if holds:
-            raise UserError(f"submit: {words}")
+        with wrong.part():
+            as_flag(setting)
+    with wrong.part():
+        check_together(submitted, submitted.settings)
+    if submitted.is_command and submitted.max_devices != submitted.min_devices:
+        words = "a command (--devices) has as many devices all the time, no --min and --max"
+        wrong.take(UserError(f"submit: {words}"))
+    wrong.check()
 
 
 class QueueOrders:

@@ -77,13 +77,18 @@ def test_a_full_array_says_so(device, request_of):
     assert why(state, "b", 0) == "b waits: 1 elements of sweep run, as many as may at a time"
 
 
+FIRST = "a job that has waited 24 h comes before all others"
+NOT_KNOWN = f"a has 0 of 1 device free; when one is free is not known; {FIRST}"
 WAITS = {
-    "a moment": (0, "a has 0 of 1 device free; it comes first in 24 h, if none is free before"),
+    "a moment": (0, f"{NOT_KNOWN}, this one in 24 h"),
     "half a day": (
         43200,
-        "a has 0 of 1 device free; it comes first in 12 h, if none is free before",
+        f"{NOT_KNOWN}, this one in 12 h",
     ),
-    "a day": (86400, "a has 0 of 1 device free; it comes first"),
+    "a day": (
+        86400,
+        f"a has 0 of 1 device free; it comes first: {FIRST}",
+    ),
 }
 
 
