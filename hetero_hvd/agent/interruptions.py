@@ -25,7 +25,7 @@ from http.client import HTTPException
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from hetero_hvd.discovery.daemon_thread import in_daemon_thread
-from hetero_hvd.security.redirects import NoRedirects
+from hetero_hvd.security.http_requests import NoRedirects
 
 logger = logging.getLogger(__name__)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.security.cluster_key import make_key
+from hetero_hvd.whole_file import AS_THE_UMASK_HAS_IT, write_whole
 
 MARK = "Written by hetero-hvd deploy, which may remove it with --force; without this line it stays."
 """Among the first lines of each file that a later call may remove: others are somebody's own."""
@@ -21,8 +21,15 @@ MAX_NAMES = 8
 """Of files in one line."""
 
 
-def with_mark(text: str) -> str:
-    """A text in YAML or for a shell, so that a later call knows the file as one of ours."""
+def with_mark(text: str, *, is_json: bool = False) -> str:
+    """A text, so that a later call knows the file as one of ours.
+
+    Args:
+        text: In YAML, for a shell, or an object of JSON that is not empty.
+        is_json: Whether whoever reads it knows no comments: then the mark is its description.
+    """
+    if is_json:
+        return f'{{\n  "description": "{MARK}",{text.removeprefix("{")}'
     first, _, rest = text.partition("\n")
     return f"{first}\n# {MARK}\n{rest}" if first.startswith("#!") else f"# {MARK}\n{text}"
 
@@ -34,12 +41,15 @@ class FolderContents:
     Attributes:
         files: Path in it to text; None: what an earlier call has written there goes.
         folders: To the mode that a new one gets; one that is there stays as it is.
+        is_shared: Whether files of others may lie beside these; then each of ours that is there is
+            written anew, and one of the same name that is not is never lost.
         keys: To what reads one, and raises a `UserError` if it is of no use; one that is there
             stays as it is, each other is made. Their folders are among `folders`.
     """
 
     files: Mapping[str, str | None]
     folders: Mapping[str, int] = field(default_factory=dict)
+    is_shared: bool = False
     keys: Mapping[str, Callable[[Path], object]] = field(default_factory=dict)
 
 
@@ -54,7 +64,7 @@ def _check(folder: Path, contents: FolderContents, *, force: bool) -> None:
                 f"{folder / name}: would hold {bad!r}, must be text in UTF-8; look for it in what "
                 "was given"
             ) from error
-    _check_kept(folder, contents.files, force=force)
+    _check_kept(folder, contents, force=force)
     folders = {parent for name in (*contents.files, *contents.keys) for parent in _above(name)}
     for name in sorted(folders | contents.folders.keys()):
         if os.path.lexists(folder / name) and not os.path.isdir(folder / name):  # noqa: PTH112 - not for names that cannot be
@@ -79,7 +89,7 @@ def _in_the_way(path: Path, wanted: str) -> UserError:
     )
 
 
-def _check_kept(folder: Path, files: Mapping[str, str | None], *, force: bool) -> None:
+def _check_kept(folder: Path, contents: FolderContents, *, force: bool) -> None:
     """Find out that nothing of somebody's own would be lost."""
     try:
         found = sorted(entry.name for entry in folder.iterdir())
@@ -88,24 +98,34 @@ def _check_kept(folder: Path, files: Mapping[str, str | None], *, force: bool) -
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{folder}: cannot be used: {reason}; name a folder") from error
-    if found and not force:
+    if found and not force and not contents.is_shared:
         raise UserError(
             f"{folder}: is not empty, holds {found[0]!r}; name another folder, or replace files of "
             "the same names with --force"
         )
-    gone = (name for name, text in files.items() if text is None)
     others = [
-        name for name in gone if os.path.lexists(folder / name) and not _is_ours(folder / name)
+        name
+        for name in contents.files
+        if os.path.lexists(folder / name) and not is_ours(folder / name)
     ]
-    if others:
-        shown = ", ".join(others[:MAX_NAMES]) + ", ..." * (len(others) > MAX_NAMES)
+    if gone := [name for name in others if contents.files[name] is None]:
         raise UserError(
-            f"{folder}: cannot hold beside what is to be written: {shown}, which hetero-hvd deploy "
-            "has not written and so does not remove; move it away, or name another folder"
+            f"{folder}: cannot hold beside what is to be written: {_shown(gone)}, which hetero-hvd "
+            "deploy has not written and so does not remove; move it away, or name another folder"
+        )
+    if others and not force:
+        raise UserError(
+            f"{folder}: holds {_shown(others)}, which hetero-hvd deploy has not written; move it "
+            "away, name another folder, or replace files of the same names with --force"
         )
 
 
-def _is_ours(path: Path) -> bool:
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_NAMES]) + ", ..." * (len(names) > MAX_NAMES)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a command of ours has written a file, and so may lose it."""
     if path.is_symlink() or not path.is_file():
         return False
     try:
@@ -148,19 +168,14 @@ def _write_files(folder: Path, files: Mapping[str, str | None]) -> list[Path]:
     written = []
     for name, text in files.items():
         path = folder / name
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             if text is None:
                 path.unlink(missing_ok=True)
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(text, encoding="utf-8")
-            fresh.replace(path)
+            write_whole(path, text.encode(), mode=AS_THE_UMASK_HAS_IT)
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}") from error
-        finally:
-            with suppress(OSError):
-                fresh.unlink()
         written.append(path)
     return written
 

@@ -14,6 +14,8 @@ from typing import TypeVar
 
 import msgspec
 
+from hetero_hvd.whole_file import write_whole
+
 MAX_FILE_BYTES = 2**20
 """A hundred times what a result has: nobody waits at a pipe, or reads a data set."""
 
@@ -82,7 +84,6 @@ def save(key: dict[str, str], result: msgspec.Struct, *, is_valid: bool) -> None
         is_valid: All of it. One that is not does not take the place of one that is.
     """
     file = _file(key)
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
     with contextlib.suppress(OSError, msgspec.DecodeError):
         if _read(file).is_valid and not is_valid:
             return
@@ -91,8 +92,7 @@ def save(key: dict[str, str], result: msgspec.Struct, *, is_valid: bool) -> None
         entry = _CachedResult(
             key=key, result=msgspec.Raw(msgspec.json.encode(result)), is_valid=is_valid
         )
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(entry)) + b"\n")
-        fresh.replace(file)
+        write_whole(file, msgspec.json.format(msgspec.json.encode(entry)) + b"\n")
     except OSError as error:
         logger.warning("%s cannot be written: %s", file, error)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from hetero_hvd.discovery.machine import own_addresses
 from hetero_hvd.discovery.unicast import AnnounceTarget
 from hetero_hvd.errors import job_error
+from hetero_hvd.whole_file import AS_THE_UMASK_HAS_IT, write_whole
 
 FILE = "driver.address"
 LOOPBACK = "127.0.0.1"
@@ -47,10 +47,8 @@ def told_address(folder: Path, port: int, host: str | None = None) -> Iterator[S
     lines = [str(AnnounceTarget(each, port)) for each in hosts]
     text = "".join(f"{line}\n" for line in lines)
     path = folder / FILE
-    fresh = folder / f".{FILE}.{os.getpid()}"
     try:
-        fresh.write_text(text)
-        fresh.replace(path)
+        write_whole(path, text.encode(), mode=AS_THE_UMASK_HAS_IT)
     except OSError as error:
         raise job_error(f"{path}: cannot be written: {error.strerror}", error) from error
     try:

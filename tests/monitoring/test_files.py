@@ -7,8 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hetero_hvd.cli import main
+from hetero_hvd.deploy.folder import MARK, is_ours
 from hetero_hvd.monitoring.alertmanager import CAUSES_OF_ALERTS, RECEIVER
 
 pytestmark = pytest.mark.skipif(
@@ -62,18 +64,40 @@ def test_what_cannot_be_watched_is_refused(tmp_path, capsys, case):
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("name", ["prometheus.yml", "rules.yml", "alertmanager.yml"])
-def test_a_file_of_somebody_else_is_not_written_over(tmp_path, capsys, name):
-    """Nothing is written then; what is ours is written anew."""
-    (tmp_path / name).write_text("global: {}\n")
+THEIRS = {
+    "another program's": "global: {}\n",
+    "one that speaks of us": "# hetero_hvd and others\nglobal: {}\n",
+    "one that quotes the mark far behind": f"{400 * 'x'}\n# {MARK}\n",
+    "an empty one": "",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prometheus.yml",
+        "rules.yml",
+        "grafana/dashboards/run.json",
+        "grafana/provisioning/datasources/hetero_hvd.yml",
+    ],
+)
+@pytest.mark.parametrize("kind", THEIRS)
+def test_a_file_of_somebody_else_is_not_written_over(tmp_path, capsys, kind, name):
+    """Nothing is written then; what is ours is written anew, and what lies beside it stays."""
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(THEIRS[kind])
+    (tmp_path / "data").mkdir()
     words = ["stack", str(tmp_path), "--driver", "http://127.0.0.1:9500"]
     assert main(words) == 2
-    assert f"{name}: is there, and not from this command" in capsys.readouterr().err
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
-        (name, "global: {}\n")
-    ]
-    (tmp_path / name).unlink()
-    assert [main(words), main(words)] == [0, 0]
+    assert f"holds {name}, which hetero-hvd deploy has not written" in capsys.readouterr().err
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == [path]
+    assert path.read_text() == THEIRS[kind]
+    assert [main([*words, "--force"]), main(words)] == [0, 0]
+    written = list(map(Path, capsys.readouterr().out.splitlines()))
+    assert all(map(is_ours, written))
+    assert path in written
+    assert (tmp_path / "data").is_dir()
 
 
 def test_each_alert_fires_when_it_should_and_not_before(tmp_path):
@@ -116,7 +140,7 @@ def test_what_follows_from_an_alert_names_alerts_that_there_are(tmp_path):
     """And the receiver is what was given."""
     flags = ("--driver", "http://127.0.0.1:9500", "--alerts-to", "https://gateway/alerts")
     assert main(["stack", str(tmp_path), *flags]) == 0
-    written = json.loads((tmp_path / "alertmanager.yml").read_text())
+    written = yaml.safe_load((tmp_path / "alertmanager.yml").read_text())
     assert written["receivers"][0]["webhook_configs"][0]["url"] == "https://gateway/alerts"
     rules = (tmp_path / "rules.yml").read_text()
     named = re.findall(r"HeteroHvd\w+", str(written["inhibit_rules"]))

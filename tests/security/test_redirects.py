@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from hetero_hvd.security.redirects import NoRedirects
+from hetero_hvd.security.http_requests import NoRedirects
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])

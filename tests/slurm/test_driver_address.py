@@ -55,7 +55,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
 def test_a_full_disk_may_pass(tmp_path, monkeypatch):
     """A missing right does not: see exit-codes.md."""
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(Path, "write_text", Mock(side_effect=error))
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=error))
     with pytest.raises(TryAgainError), told_address(tmp_path, 1):
         pass
 

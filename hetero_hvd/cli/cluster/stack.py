@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
+from hetero_hvd.cli.lines import show
 from hetero_hvd.config.paths import path_text, some_path
-from hetero_hvd.deploy.folder import FolderContents, write_folder
+from hetero_hvd.deploy.folder import FolderContents, with_mark, write_folder
 from hetero_hvd.errors import UserError
 from hetero_hvd.monitoring.files import WatchedPlaces, stack_files
 
 ADDRESS = re.compile(r"https?://[^\s/@]+:\d+/?")
-OURS = b"hetero_hvd"
-"""Stands in each file that is written, in one of its spellings, or in its name."""
-
 PATTERN = frozenset("*?[\\")
 RECEIVER = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 
@@ -23,6 +20,11 @@ RECEIVER = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The flags."""
     command.add_argument("folder", type=some_path, metavar="DIR", help="where to write them")
+    command.add_argument(
+        "--force",
+        action="store_true",
+        help="replace files of the same names in DIR (default: only those of an earlier call)",
+    )
     command.add_argument(
         "--runs",
         type=some_path,
@@ -76,28 +78,11 @@ def act(arguments: argparse.Namespace) -> int:
         ca_file=arguments.ca_file,
         alerts_to=arguments.alerts_to,
     )
-    _see_that_they_are_ours(arguments.folder, files)
-    for file in write_folder(arguments.folder, FolderContents(files=files), force=True):
-        print(file)
+    marked = {name: with_mark(text, is_json=name.endswith(".json")) for name, text in files.items()}
+    contents = FolderContents(files=marked, is_shared=True)
+    for file in write_folder(arguments.folder, contents, force=arguments.force):
+        show(str(file))
     return 0
-
-
-def _see_that_they_are_ours(folder: Path, names: Iterable[str]) -> None:
-    """Files of these names that are there are written anew only if they speak of us.
-
-    Raises:
-        UserError: One does not, or cannot be read; then nothing was written.
-    """
-    for path in (folder / name for name in names if OURS.decode() not in name):
-        try:
-            content = path.read_bytes() if path.is_file() else OURS
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-        if OURS not in content.replace(b"-", b"_").lower().replace(b"heterohvd", OURS):
-            raise UserError(
-                f"{path}: is there, and not from this command, so it is not written anew; move it "
-                "away, or name another folder"
-            )
 
 
 def _watched(runs: Path | None) -> str | None:

@@ -25,6 +25,7 @@ from hetero_hvd.slurm.allocation import Allocation, allocation
 from hetero_hvd.slurm.driver_address import free_port, told_address
 from hetero_hvd.slurm.requeue import Starts, check_requeue, requeue_if_running
 from hetero_hvd.slurm.time_limit import TimeLimit
+from hetero_hvd.whole_file import write_whole
 
 RUN_NAME = "run.name"
 """In the folder: what the run's checkpoints are called in all its starts."""
@@ -129,9 +130,8 @@ class SlurmAgents:
         path = self._folder / RUN_NAME
         try:
             if not path.exists():
-                fresh = path.with_name(f".{path.name}.{os.getpid()}")
-                fresh.write_text(f"{_word(self._folder.name)}-{secrets.token_hex(4)}\n")
-                fresh.replace(path)  # a name that is there is whole
+                name = f"{_word(self._folder.name)}-{secrets.token_hex(4)}\n"
+                write_whole(path, name.encode())
             name = path.read_text().strip()
         except OSError as error:
             raise job_error(f"{path}: cannot be used: {error.strerror}", error) from error

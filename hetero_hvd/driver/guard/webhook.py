@@ -11,8 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from hetero_hvd.driver.guard.notifier import Notice
 from hetero_hvd.errors import JobError, TransientError
-from hetero_hvd.security.no_answer import why_no_answer
-from hetero_hvd.security.redirects import NoRedirects
+from hetero_hvd.security.http_requests import NoRedirects, why_no_answer
 
 TIMEOUT_SECONDS = 10.0
 _BUSY = frozenset({408, 425, 429})

@@ -22,8 +22,7 @@ from hetero_hvd.core.printable import printable
 from hetero_hvd.errors import JobError, TryAgainError, UserError
 from hetero_hvd.messages import NO_JSON
 from hetero_hvd.run.recordings.cutoff import Cutoff, CutoffHandler
-from hetero_hvd.security.no_answer import untrusted, why_no_answer
-from hetero_hvd.security.redirects import NoRedirects
+from hetero_hvd.security.http_requests import NoRedirects, untrusted, why_no_answer
 from hetero_hvd.security.tls import context_for_others
 
 MAX_POINTS = 11_000

@@ -12,8 +12,9 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
+
+from hetero_hvd.whole_file import write_whole
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 LOCK = ".lock"
@@ -46,23 +47,6 @@ def regular(path: str, flags: int) -> int:
     raise OSError(errno.EINVAL, "is no regular file", path)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all, for its owner alone; nothing else stays beside it.
-
-    Raises:
-        OSError: It is left as it was.
-    """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(fresh, "wb", opener=private) as file:
-            file.write(content)
-        fresh.replace(path)
-    except OSError:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
-        raise
-
-
 def change_file(
     path: Path, change: Callable[[bytes], bytes], *, wait_seconds: float = CHANGE_SECONDS
 ) -> None:
@@ -85,7 +69,7 @@ def change_file(
                 before = file.read()
         except FileNotFoundError:
             before = b""
-        replace_file(path, change(before))
+        write_whole(path, change(before))
     finally:
         os.close(lock)
 

@@ -19,9 +19,10 @@ from hetero_hvd.run.records import logged
 from hetero_hvd.run.records.compaction.thinning import SCHEMA as THINNING_SCHEMA
 from hetero_hvd.run.records.compaction.thinning import Thinning
 from hetero_hvd.run.records.rollup import COLUMNS, Rollups
-from hetero_hvd.run.records.run_files import private, replace_file
+from hetero_hvd.run.records.run_files import private
 from hetero_hvd.run.records.samples import SCHEMA as SAMPLES_SCHEMA
 from hetero_hvd.run.records.samples import SampleTable
+from hetero_hvd.whole_file import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +207,7 @@ def _write_name(path: Path, events: Sequence[tuple[float, Observed]]) -> None:
     for started in (event for _, event in events if isinstance(event, RunStarted)):
         with suppress(OSError, UnicodeError):
             if started.name:
-                replace_file(path, f"{started.name}\n".encode())
+                write_whole(path, f"{started.name}\n".encode())
             else:
                 path.unlink(missing_ok=True)
 

@@ -24,8 +24,7 @@ from hetero_hvd.run.records.run_files import is_locked, regular
 from hetero_hvd.run.records.timings import FILE
 from hetero_hvd.run.reports.facts import NO_END
 from hetero_hvd.run.web.orders import DrainOrder, OrderTaken
-from hetero_hvd.security.no_answer import why_no_answer
-from hetero_hvd.security.redirects import NoRedirects
+from hetero_hvd.security.http_requests import NoRedirects, why_no_answer
 from hetero_hvd.security.tls import context_for_others
 from hetero_hvd.security.token import read_token
 

@@ -15,7 +15,6 @@ from hetero_hvd.run.records.run_files import (
     change_file,
     is_locked,
     lock_folder,
-    replace_file,
 )
 from tests.kit.checkout import variables
 
@@ -125,27 +124,3 @@ def test_who_holds_a_file_for_too_long_holds_up_nobody(tmp_path):
 
     change_file(path, meanwhile)
     assert path.read_bytes() == b"before, after"
-
-
-@pytest.mark.parametrize("fails", [None, "write", "replace"])
-def test_a_file_is_written_as_a_whole_or_left_as_it_was(tmp_path, monkeypatch, fails):
-    """Whenever the disk takes no more: nothing half written stays beside it."""
-    path = tmp_path / "kept.json"
-    replace_file(path, b"before")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    if fails == "write":
-        monkeypatch.setattr("builtins.open", full)
-    elif fails == "replace":
-        monkeypatch.setattr(type(path), "replace", full)
-    if fails is None:
-        replace_file(path, b"after")
-    else:
-        with pytest.raises(OSError, match="No space left"):
-            replace_file(path, b"after")
-    monkeypatch.undo()
-    assert path.read_bytes() == (b"before" if fails else b"after")
-    assert [each.name for each in tmp_path.iterdir()] == ["kept.json"]

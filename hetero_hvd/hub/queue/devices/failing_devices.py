@@ -18,6 +18,7 @@ import msgspec
 from hetero_hvd.core.backoff import doubled
 from hetero_hvd.core.guard.allowance import DRAINED_PART
 from hetero_hvd.core.view.queued.job_progress import FailingNode
+from hetero_hvd.whole_file import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,5 @@ class FailingDevices:
         return True
 
     def _write(self, devices: dict[str, FailingDevice]) -> None:
-        new = self._path.with_suffix(".new")
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(devices)))
-        new.replace(self._path)
+        write_whole(self._path, msgspec.json.format(msgspec.json.encode(devices)))
         self._devices = devices

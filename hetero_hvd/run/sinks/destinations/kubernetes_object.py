@@ -20,8 +20,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.messages import RunStarted
 from hetero_hvd.run.sinks.sample import Sample, latest
 from hetero_hvd.run.sinks.sink import TIMEOUT_SECONDS
-from hetero_hvd.security.no_answer import why_no_answer
-from hetero_hvd.security.redirects import NoRedirects
+from hetero_hvd.security.http_requests import NoRedirects, why_no_answer
 from hetero_hvd.security.tls import context_for_others
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -14,7 +14,8 @@ import msgspec
 
 from hetero_hvd.config.value_types import is_one_address
 from hetero_hvd.core.recording.runs import page_parts
-from hetero_hvd.run.records.run_files import is_locked, replace_file
+from hetero_hvd.run.records.run_files import is_locked
+from hetero_hvd.whole_file import write_whole
 
 TARGETS = ".{}.targets.json"
 """Beside the folder of a run while it has a page: file_sd of Prometheus has a `*` only in the last
@@ -112,7 +113,7 @@ class TargetFile:
         with suppress(OSError):
             self._forget_killed()
         with suppress(OSError):
-            replace_file(self._path, msgspec.json.encode(targets))
+            write_whole(self._path, msgspec.json.encode(targets))
             self._path.chmod(READABLE)
 
     def _forget_killed(self) -> None:

@@ -1,4 +1,4 @@
-"""Why a server has given no answer over HTTP, in words that need no manual of the system."""
+"""HTTP requests that go where they were sent; why one has got no answer, in our words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import http.client
 import socket
 import ssl
 import urllib.error
+import urllib.request
 
 CLOSED = "the connection was closed"
 _WORDS: tuple[tuple[type[BaseException], str], ...] = (
@@ -19,6 +20,13 @@ _WORDS: tuple[tuple[type[BaseException], str], ...] = (
     (http.client.HTTPException, "what came is no HTTP"),
 )
 _UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
+
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """For urllib: an answer that sends elsewhere is an error."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Called by urllib; None: the answer is an error."""
 
 
 def untrusted(error: BaseException) -> str:

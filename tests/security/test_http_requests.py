@@ -11,7 +11,7 @@ import urllib.error
 
 import pytest
 
-from hetero_hvd.security.no_answer import untrusted, why_no_answer
+from hetero_hvd.security.http_requests import untrusted, why_no_answer
 
 
 def of_system(number):
