@@ -116,6 +116,13 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True):
     exporter: Literal["", "http", "https"] = ""
     started_at_seconds: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_UPTIME_SECONDS)] = 0.0
 
+    @property
+    def exporter_url(self) -> str:
+        """Where Prometheus finds its metrics, `http[s]://ADDRESS:PORT`; empty: it has none."""
+        address = self.addresses[0]
+        host = f"[{address}]" if ":" in address else address
+        return f"{self.exporter}://{host}:{self.port}" if self.exporter else ""
+
 
 _decoder = msgspec.msgpack.Decoder(Advert)
 

@@ -133,7 +133,7 @@ class AdvertReceiver:
 
     def complain(self, sender: str, why: str) -> None:
         """Tell that an advert is not used, people once for each reason, the log now and then."""
-        if why not in self._complaints:
+        if why not in self._complaints and len(self._complaints) < MAX_SAID:
             self._complaints.add(why)
             words = IN_WORDS.get(why, why)
             self.say_once(

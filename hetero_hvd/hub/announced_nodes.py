@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from hetero_hvd.config.value_types import is_loopback
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_REMEMBERED, Advert
 from hetero_hvd.discovery.hub_link import MAX_TOLD_ADVERTS, ToldAdverts
 from hetero_hvd.discovery.receiver import AdvertReceiver, HeardAdvert
@@ -107,6 +108,20 @@ class AnnouncedNodes:
         names = (each.heard.advert.name for each in self._nodes.values() if _is_there(each))
         ignored = self._receiver.ignored | {"conflict": self._conflicts}
         return {"announced": sorted(names), "ignored_adverts": ignored}
+
+    def exporters(self) -> dict[str, str]:
+        """Where Prometheus finds the metrics of those that are there: name to `http[s]://...`.
+
+        One that announces an address of the loopback is found from its own machine only: it counts
+        where that is this one.
+        """
+        there = (each.heard for each in self._nodes.values() if _is_there(each))
+        return {
+            heard.advert.name: url
+            for heard in there
+            if (url := heard.advert.exporter_url)
+            if not is_loopback(heard.advert.addresses[0]) or is_loopback(heard.sender)
+        }
 
     async def told(self, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - of JSON's kinds
         """What came after a number, as many as go into an answer."""

@@ -27,7 +27,7 @@ from hetero_hvd.run.recordings.folder import (
     write_recording,
 )
 from hetero_hvd.run.recordings.frames import RecordedFrame
-from hetero_hvd.run.web.scraping.targets import Target
+from hetero_hvd.run.web.scraping.targets import Target, node_target
 
 RECORDINGS = "recordings"
 LATE_LOOK_SECONDS = 0.1
@@ -98,7 +98,7 @@ class HubCommands:
             keep_bytes=_number(arguments.get("keep_bytes"), int),
         )
         await self._put_new(session)
-        return self._shown(session) | {"silent": self._silent(session)}
+        return self._shown(session) | self._missing(session)
 
     async def _put_new(self, session: RecordingSession) -> None:
         """Keep a session; the recording of a forgotten one of its name is not written over.
@@ -212,8 +212,10 @@ class HubCommands:
         return next((each | {"marks": []} for each in items if each["id"] == wanted), None)
 
     async def _list_targets(self, _arguments: Arguments) -> list[Target]:
-        """What Prometheus should scrape."""
-        return self._runs.targets()
+        """What Prometheus should scrape: runs, and the exporters of agents that are announced."""
+        exporters = {} if self._announced is None else self._announced.exporters()
+        nodes = [node_target(url, name) for name, url in sorted(exporters.items())]
+        return [*self._runs.targets(), *nodes]
 
     def unwritten(self) -> list[RecordingSession]:
         """Sessions without a folder."""
@@ -275,13 +277,19 @@ class HubCommands:
             "folder": str(folder.absolute()),
             "frames": facts.num_frames,
             "missing": facts.num_missing,
-            "silent": self._silent(session),
+            **self._missing(session),
         }
 
-    def _silent(self, session: RecordingSession) -> list[str]:
-        """Its nodes of which nothing is heard now; one that it names was perhaps never heard of."""
+    def _missing(self, session: RecordingSession) -> Arguments:
+        """Its nodes of which nothing is heard now; of them those that were never heard of.
+
+        Beside those there are all names that the hub knows: one of them may have been meant.
+        """
         healthy = {node["node"]: node["is_healthy"] for node in self._nodes()}
-        return sorted(n for n in session.nodes or healthy if not healthy.get(n, False))
+        silent = sorted(n for n in session.nodes or healthy if not healthy.get(n, False))
+        unknown = [node for node in silent if node not in healthy]
+        known = {"known": list(healthy)} if unknown else {}
+        return {"silent": silent, "unknown": unknown, **known}
 
     def _written(self, session: RecordingSession, folder: Path) -> RecordingFacts:
         now = self._store.now_microseconds()

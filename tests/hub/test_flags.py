@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.cli.record.record import _lines
+from hetero_hvd.hub.commands import HubCommands
+from hetero_hvd.hub.fleet import Fleet
+from tests.hub.test_store import batch, clocks, opened
+
+__all__ = ["clocks", "opened"]
 
 LONG = "9" * 5000
 """More digits than Python reads."""
@@ -145,3 +152,26 @@ def test_a_spool_that_cannot_be_is_one_line(tmp_path, monkeypatch, capsys, flags
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith(f"hetero-hvd: {words}")
     assert "Errno" not in line
+
+
+UNKNOWN = {
+    "a typo": (["alhpa"], ["alpha", "beta"], "did you mean alpha?"),
+    "another one": (["x"], ["alpha", "beta"], "there are alpha, beta"),
+    "no node yet": (["x"], [], "there are none"),
+}
+
+
+@pytest.mark.parametrize("action", ["start", "cut"])
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_a_node_that_was_never_heard_of_is_told_as_such(opened, action, kind):
+    """It may come yet, so the recording begins; who meant another one sees it."""
+    wanted, known, words = UNKNOWN[kind]
+    store = opened()
+    store.commit([batch(1, 1, stream=name, node=name) for name in known])
+    commands = HubCommands(store, Fleet(store, lambda: 0.0))
+    asked = {"name": "one", "nodes": [*wanted, *known[1:]], "from": 1.0}
+    lines = _lines(action, asyncio.run(commands.act(action, asked)))
+    never = f"  {wanted[0]}: the hub has never heard of a node of that name; {words}"
+    assert lines[-1] == never
+    silent = [line for line in lines if "not heard now" in line]
+    assert not any(name in line for line in silent for name in wanted)

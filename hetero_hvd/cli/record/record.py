@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_hvd.cli.lines import add_json, show, show_json
+from hetero_hvd.cli.mistakes import did_you_mean
 from hetero_hvd.cli.record.times import (
     duration,
     names_of,
@@ -32,6 +33,9 @@ Recordings of machines, kept by the hub of the cluster (hetero-hvd hub).
 
 TIME is a date and time such as 2026-11-25T14:00, or so long before now: 90s, 10m, 2h, 1d.
 A recording is a folder as a run has: hetero-hvd report, export and runs read it."""
+MAX_NAMES = 20
+"""Of nodes in a line."""
+
 USAGE = "hetero-hvd record ACTION [NAME] [options]"
 ACTIONS = {
     "start": ("--every", "--nodes", "--keep", "--keep-bytes"),
@@ -185,11 +189,20 @@ def _lines(action: str, result: Any) -> list[str]:  # noqa: ANN401
     found = [line]
     if result.get("frames") == 0:
         found.append("  nothing is stored of that time and these nodes; see record status")
-    if result.get("silent"):
+    unknown = result.get("unknown", ())
+    if silent := [name for name in result.get("silent", ()) if name not in unknown]:
         later = f"; what waits there comes later: record cut {result['name']} then writes it anew"
-        names = ", ".join(result["silent"])
+        names = ", ".join(silent)
         found.append(f"  not heard now: {names}{later if 'frames' in result else ''}")
+    found += [f"  {name}: {_never_heard_of(name, result['known'])}" for name in unknown]
     return found
+
+
+def _never_heard_of(name: str, known: list[str]) -> str:
+    """What to say of a node that the hub does not know."""
+    there = ", ".join(known[:MAX_NAMES]) + ", ..." * (len(known) > MAX_NAMES) or "none"
+    question = did_you_mean(name, known) or f"; there are {there}"
+    return f"the hub has never heard of a node of that name{question}"
 
 
 _COUNTED = {

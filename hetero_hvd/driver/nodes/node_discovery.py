@@ -202,9 +202,7 @@ class NodeDiscovery:
         for advert in self.present():
             if advert.exporter:
                 name = next((names[a] for a in advert.addresses if a in names), advert.name)
-                address = advert.addresses[0]
-                host = f"[{address}]" if ":" in address else address
-                found[name] = f"{advert.exporter}://{host}:{advert.port}"
+                found[name] = advert.exporter_url
         return found
 
     def _with_key(self, node: NodeConfig) -> NodeConfig:

@@ -111,7 +111,7 @@ class HubApi:
                       self._runs, ("after", "limit"), None, PartOfRuns),
             ApiOperation("GET", "/v1/runs/{id}", "read", "A run with its marks.", self._run,
                       ("id",), None, RunWithMarks),
-            ApiOperation("GET", "/v1/sd", "read", "The runs that Prometheus should scrape.",
+            ApiOperation("GET", "/v1/sd", "read", "What Prometheus should scrape: runs, agents.",
                       self._targets, result=list[ScrapeTargets]),
             ApiOperation("GET", EVENTS, "read", "News of nodes and sessions, as they come.",
                       self._events, media=EVENT_STREAM),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hetero_hvd.core.queue.measured.link_book import (
     FIRST_PATIENCE_SECONDS,
@@ -141,3 +143,26 @@ def test_it_stays_small():
     book = book_of(history)
     assert len(book.facts) == MAX_SETS
     assert "n0" not in book.costs(1.0).by_node
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sets(st.sampled_from("abcdef"), min_size=1, max_size=4),
+            st.sampled_from([FAST, 1.1 * FAST, 8 * FAST, SLOW]),
+            st.sampled_from([0.0, 1.0, FIRST_PATIENCE_SECONDS / 3, FIRST_PATIENCE_SECONDS]),
+            st.integers(0, 3),
+        ),
+        max_size=12,
+    )
+)
+def test_what_is_remembered_is_what_would_be_found_anew(history):
+    """However often it is asked meanwhile, and whatever lapses."""
+    book, now = LinkBook(), 0.0
+    for nodes, seconds, wait, asked in history:
+        book.note(nodes, seconds, MUCH, now)
+        for number in range(asked):
+            at = now + number * wait / 3
+            assert book.costs(at) == LinkBook(book.facts).costs(at)
+        now += wait
+        assert book.costs(now) == LinkBook(book.facts).costs(now)

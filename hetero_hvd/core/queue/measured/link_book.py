@@ -65,6 +65,7 @@ class LinkBook:
 
     def __init__(self, found: Iterable[MeasuredSet] = ()) -> None:
         self._sets = {each.nodes: each for each in found}
+        self._costs: tuple[float, LinkCosts] | None = None  # since when; None: a set has changed
 
     @property
     def facts(self) -> tuple[MeasuredSet, ...]:
@@ -94,6 +95,7 @@ class LinkBook:
             num_bytes=num_bytes,
             at_seconds=now_seconds,
         )
+        self._costs = None
         if (old := self._sets.get(key)) is not None:
             has_lapsed = now_seconds >= old.at_seconds + old.patience_seconds / len(key)
             ratio = seconds_per_byte / old.seconds_per_byte
@@ -112,7 +114,20 @@ class LinkBook:
         return True
 
     def costs(self, now_seconds: float) -> LinkCosts:
-        """What the links cost, by what counts now."""
+        """What the links cost, by what counts now.
+
+        The same until a set is measured, or one of them lapses: who asks for each plan of a queue
+        has it at once, however many sets there are.
+        """
+        if self._costs is not None:
+            since_seconds, costs = self._costs
+            if since_seconds <= now_seconds < costs.until_seconds:
+                return costs
+        found = self._counted(now_seconds)
+        self._costs = now_seconds, found
+        return found
+
+    def _counted(self, now_seconds: float) -> LinkCosts:
         least = self._least()
         until: dict[str, float] = {}
         for each in self._sets.values():

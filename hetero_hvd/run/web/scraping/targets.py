@@ -47,6 +47,16 @@ def own_target(url: str, run_id: str) -> Target:
     return run_target(page_elsewhere(url, node()) or url, run_id)
 
 
+def node_target(url: str, node: str) -> Target:
+    """The exporter of a node.
+
+    Args:
+        url: Of it, `http[s]://ADDRESS:PORT`.
+        node: Its name.
+    """
+    return _target(url, node=node)
+
+
 def page_elsewhere(url: str, host: str) -> str | None:
     """The url of a page for other machines.
 
@@ -91,7 +101,7 @@ def service_discovery(status: Mapping[str, Any], own: Target) -> list[Target]:
     """
     present = {worker.rpartition(":")[0] for worker in status["workers"]}
     exporters = sorted(status.get("node_exporters", {}).items())
-    return [own, *(_target(url, node=node) for node, url in exporters if node in present)]
+    return [own, *(node_target(url, node) for node, url in exporters if node in present)]
 
 
 class TargetFile:
