@@ -22,6 +22,7 @@ from hetero_hvd.agent.driver_file import DriverFile
 from hetero_hvd.agent.figures import own_figures
 from hetero_hvd.agent.hub_sender import HubTarget, sending
 from hetero_hvd.agent.interruptions import Interruptions, MetadataService
+from hetero_hvd.agent.one_agent import only_agent
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.agent.stay import AgentStay
@@ -57,7 +58,8 @@ FIRST_ANSWER_SECONDS = 6.0
 a machine that is about to go offers nothing. A cloud that does not answer changes nothing."""
 
 HINTS = {
-    errno.EADDRINUSE: "; does another agent run here? Give this one another --port",
+    errno.EADDRINUSE: "; does another agent run here? One is enough for a machine; if it is "
+    "another program, give this agent another --port",
     errno.EADDRNOTAVAIL: "; it is no address of this machine: leave --address out, or mend it",
     errno.EACCES: "; ports below 1024 are the system's: give another --port",
 }
@@ -187,8 +189,10 @@ async def _listening(options: AgentOptions) -> AsyncIterator[_Node]:
     logger.info("node %s listens on port %d", options.name, port)
     try:
         summary = summary_of([gpu.name for gpu in found], allowed_cores())
-        async with _sampling(options, newest):
-            yield _Node(server, port, num_slots, summary)
+        machine = options.machine or machine_identity()
+        with only_agent(options.key, machine, logger.warning):
+            async with _sampling(options, newest):
+                yield _Node(server, port, num_slots, summary)
     finally:
         await server.close()
 
