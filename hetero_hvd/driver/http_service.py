@@ -7,6 +7,7 @@ from typing import Any
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveView
+from hetero_hvd.core.view.meanings import Say
 from hetero_hvd.core.view.plots.run_plots import RunPlots
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
@@ -31,6 +32,7 @@ class HttpService:
         team: The workers.
         facts: What others know, in addition to the team's own status.
         tracing: Takes orders for traces.
+        say: Tells people of a token file that cannot be used any more.
     """
 
     def __init__(
@@ -40,6 +42,8 @@ class HttpService:
         team: JobController,
         tracing: TraceOrders,
         facts: Callable[[], dict[str, Any]],
+        *,
+        say: Say,
     ) -> None:
         self._facts = facts
         self._team = team
@@ -47,7 +51,7 @@ class HttpService:
         self._view = LiveView(team.tracker.diagnosis.findings)
         self._plots = RunPlots()
         self._folder = folder.path
-        self._web = Web(job, folder.path)
+        self._web = Web(job, folder.path, lambda line: say(line, "warning"))
         age_seconds = max_age_seconds(job.sample_seconds)
         self._run_id = folder.run_id
         self._metrics = Metrics(folder.run_id, max_age_seconds=age_seconds)
@@ -77,6 +81,10 @@ class HttpService:
                 trace=self._tracing.start,
             )
         )
+
+    def look(self) -> None:
+        """See what has changed of the files that say who may come; call it often."""
+        self._web.look()
 
     async def close(self) -> None:
         """Let a regular scraper see how the run ended, then answer no more."""

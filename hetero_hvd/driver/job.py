@@ -211,7 +211,7 @@ class Job:
         orders = {"drain": lambda target: slots.drain(str(target)), "trace": self._tracing.start}
         self._control = ControlSocket(output, orders | {"progress": progress.told})
         self._viewing = HttpService(
-            nodes_file.current.job, folder, self._team, self._tracing, self._facts
+            nodes_file.current.job, folder, self._team, self._tracing, self._facts, say=console.say
         )
         self._hub = HubSide(nodes_file.current.job, output, self._team.bus, console.say)
         cluster, team, say = nodes_file.current, self._team, console.say
@@ -298,6 +298,7 @@ class Job:
             await asyncio.sleep(TICK_SECONDS)
             self._status_line.look()
             self._found.listen()
+            self._viewing.look()
             await self._follow_file()
             self._care.look(time.monotonic())
             for line in self._lender.news():

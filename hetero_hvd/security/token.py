@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from hetero_hvd.errors import ConfigError
@@ -48,44 +49,63 @@ def read_token(path: str | None, setting: str) -> bytes | None:
 class TokenFile:
     """The token of a file, as it is now: who writes another one into it needs no restart.
 
+    A file that was replaced may have been so to take the token before from somebody. So while it
+    cannot be used nobody has a token, neither the one before nor another one.
+
     Args:
         path: The file.
         setting: Which names it, for messages.
+        say: Tells people that it cannot be used, and that it can again, once each.
+
+    Attributes:
+        setting: As above.
 
     Raises:
         ConfigError: As `read_token`.
     """
 
-    def __init__(self, path: str, setting: str) -> None:
+    def __init__(self, path: str, setting: str, say: Callable[[str], None] | None = None) -> None:
+        self.setting = setting
         self._path = path
-        self._setting = setting
+        self._say = say or logger.warning
+        self._fault = ""
         self._stamp = self._stamped()
         self._token = read_token(path, setting) or b""
 
     @property
     def current(self) -> bytes:
-        """The newest good one; a file that is gone or holds none changes nothing, and is logged."""
+        """The token; empty, which no token is: the file is gone or holds none."""
         stamp = self._stamped()
-        if stamp != self._stamp:
+        if stamp != self._stamp or self._fault:  # what the system refuses may pass
             self._stamp = stamp
-            try:
-                self._token = read_token(self._path, self._setting) or self._token
-            except ConfigError as error:
-                logger.warning("the token before holds on: %s", error)
+            self._read()
         return self._token
 
-    def _stamped(self) -> tuple[int, int, int] | None:
-        """Changes with the file; None: it cannot be seen."""
+    def _read(self) -> None:
+        try:
+            self._token, fault = read_token(self._path, self.setting) or b"", ""
+        except ConfigError as error:
+            self._token, fault = b"", str(error)
+        if fault and fault != self._fault:
+            self._say(f"{fault}; nobody has this token until the file is mended")
+        elif self._fault and not fault:
+            self._say(f"{self.setting}: {self._path} is read again")
+        self._fault = fault
+
+    def _stamped(self) -> tuple[int, ...] | None:
+        """Changes with the file and its mode; None: it cannot be seen."""
         try:
             told = Path(self._path).stat()
         except OSError:
             return None
-        return told.st_ino, told.st_mtime_ns, told.st_size
+        return told.st_ino, told.st_mode, told.st_mtime_ns, told.st_size
 
 
-def token_file(path: str | None, setting: str) -> TokenFile | None:
+def token_file(
+    path: str | None, setting: str, say: Callable[[str], None] | None = None
+) -> TokenFile | None:
     """The token of a file, if there is one; see `TokenFile`."""
-    return None if path is None else TokenFile(path, setting)
+    return None if path is None else TokenFile(path, setting, say)
 
 
 def shown_token(authorization: str) -> bytes:
@@ -96,5 +116,5 @@ def shown_token(authorization: str) -> bytes:
 
 
 def holds(authorization: str, token: bytes) -> bool:
-    """Whether an Authorization header shows this token."""
-    return hmac.compare_digest(shown_token(authorization), token)
+    """Whether an Authorization header shows this token; an empty one is none."""
+    return bool(token) and hmac.compare_digest(shown_token(authorization), token)

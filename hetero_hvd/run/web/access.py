@@ -51,18 +51,46 @@ class Access:
             return self.is_user is not None and self.is_user(shown_token(authorization))
         return any(holds(authorization, token) for token in self._tokens(role))
 
-    def why_not(self, role: Role) -> str:
-        """What to do for who may not act in a role, in words."""
+    def why_not(self, role: Role, authorization: str) -> str:
+        """What to do for who may not act in a role, in words.
+
+        Args:
+            role: That was asked for.
+            authorization: The header that did not do.
+        """
+        send = "send Authorization: Bearer TOKEN"
+        has_one = bool(shown_token(authorization))
         if role == "queue" and self.is_user is not None:
-            return "needs the token of a user: send Authorization: Bearer TOKEN"
-        if role == "queue" or not self._tokens(role):
+            what = "the token is none of a user's" if has_one else "needs the token of a user"
+            return f"{what}: {send}"
+        files = () if role == "queue" else self._files(role)
+        if not files:
             return f"this server was started without a token of the role {role!r}, so nobody may"
+        if not any(self._tokens(role)):
+            return (
+                f"the file with the token of the role {role!r} cannot be used, so nobody may until "
+                f"it is mended: who has started this server finds why where it tells of itself "
+                f"({files[0].setting})"
+            )
+        enter = f"enter it on the page, or {send}"
+        if role == "read":
+            enter = f"add #token=TOKEN to the page's address, or {send}"
+        if not has_one:
+            return f"needs the token of the role {role!r}: {enter}"
         return (
-            f"needs the token of the role {role!r}: enter it on the page, or send Authorization: "
-            "Bearer TOKEN"
+            f"the token is not that of the role {role!r} here, which is in the file that "
+            f"{files[0].setting} names: {enter}"
         )
 
-    def _tokens(self, role: Role) -> list[bytes]:
-        """Each of which is enough."""
+    def look(self) -> None:
+        """See whether the files have changed, so that it is told at once."""
+        for role in ("read", "ingest"):
+            self._tokens(role)
+
+    def _files(self, role: Role) -> tuple[TokenFile, ...]:
         own = {"read": self.read, "ingest": self.ingest, "operate": None, "queue": None}[role]
-        return [token.current for token in (own, self.operate) if token is not None]
+        return tuple(file for file in (own, self.operate) if file is not None)
+
+    def _tokens(self, role: Role) -> list[bytes]:
+        """Each of which is enough; an empty one is none."""
+        return [file.current for file in self._files(role)]

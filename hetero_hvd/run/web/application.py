@@ -104,8 +104,9 @@ class HttpApplication:
             words = "this server goes by localhost, 127.0.0.1 or [::1], as it listens there only"
             return self._turned_away(request, 421, f"Host {shown(host)}: {words}")
         if role is not None:
-            if not access.may(role, headers.get("authorization", "")):
-                words = f"{_asked(request)}: {access.why_not(role)}"
+            authorization = headers.get("authorization", "")
+            if not access.may(role, authorization):
+                words = f"{_asked(request)}: {access.why_not(role, authorization)}"
                 return self._turned_away(request, 401, words)
             if role != "read" and not access.is_from_here(origin, host):
                 words = (

@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 from asyncio import Task, Transport
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,19 +178,22 @@ class Web:
         job: Its settings.
         output: Folder of the run; gets live.json, from which `hetero-hvd top` learns the address,
             and beside it a file from which Prometheus does; None: there is none.
+        say: Tells people of a token file that cannot be used any more; None: it is logged.
 
     Raises:
         ConfigError: A token file or certificate cannot be used.
     """
 
-    def __init__(self, job: JobConfig, output: Path | None) -> None:
+    def __init__(
+        self, job: JobConfig, output: Path | None, say: Callable[[str], None] | None = None
+    ) -> None:
         self._job = job
         self._file = None if output is None else output / NAME
         self._target_file = None if output is None else TargetFile(output)
         self._access = Access(
             address=job.http_address,
-            read=token_file(job.http_token_file, "job.http_token_file"),
-            operate=token_file(job.http_operate_token_file, "job.http_operate_token_file"),
+            read=token_file(job.http_token_file, "job.http_token_file", say),
+            operate=token_file(job.http_operate_token_file, "job.http_operate_token_file", say),
         )
         self._door = ConnectionLimiter("http", MAX_STRANGERS)
         self._answers: Answers | None = None
@@ -220,6 +223,10 @@ class Web:
         self._announce()
         if self._target_file is not None:
             self._target_file.write(sources.targets()[:1])
+
+    def look(self) -> None:
+        """Tell of token files that cannot be used any more; call it often."""
+        self._access.look()
 
     @property
     def refused(self) -> int:

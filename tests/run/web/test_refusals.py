@@ -70,7 +70,7 @@ REFUSED = {
     "another method": ("DELETE {page}", (OPERATE,), None, 405, ("DELETE '{page}'", "GET or HEAD")),
     "no token": ("GET {page}", (), None, 401, ("'read'", "send Authorization: Bearer TOKEN")),
     "a wrong token": ("POST {order}", ("Authorization: Bearer " + "x" * 20,), "body", 401,
-                      ("'operate'", "send Authorization: Bearer TOKEN")),
+                      ("is not that of the role 'operate'", "or send Authorization: Bearer TOKEN")),
     "a page elsewhere": ("POST {order}", (OPERATE, "Origin: https://evil.lab"), "body", 403,
                          ("'https://evil.lab'", "--http-cors")),
     "another host": ("GET {page}", (OPERATE, "Host: evil.lab"), None, 421,
