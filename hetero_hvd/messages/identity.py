@@ -38,6 +38,10 @@ class WorkerId(msgspec.Struct, frozen=True, order=True, array_like=True):
     def __str__(self) -> str:
         return f"{self.node}:{self.slot}"
 
+    def is_meant_by(self, target: str) -> bool:
+        """Whether this worker is one of `NODE`, or is `NODE:SLOT`."""
+        return target in (self.node, str(self))
+
     @classmethod
     def parse(cls, text: str) -> WorkerId:
         """Read what `str` wrote.

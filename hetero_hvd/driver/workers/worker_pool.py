@@ -213,21 +213,20 @@ class WorkerPool:
             What happens, in words.
 
         Raises:
-            UserError: There are no such workers.
+            UserError: There are no such workers, or no others would be left to train.
         """
-        found = [
-            slot
-            for slot in self._tasks
-            if slot.is_wanted and target in (slot.worker.node, str(slot.worker))
-        ]
-        away = [
-            worker
-            for worker in self._withdrawn & self.quarantined.keys()
-            if target in (worker.node, str(worker))
-        ]
+        wanted = [slot for slot in self._tasks if slot.is_wanted]
+        found = [slot for slot in wanted if slot.worker.is_meant_by(target)]
+        away = [w for w in self._withdrawn & self.quarantined.keys() if w.is_meant_by(target)]
         if not found and not away:
-            names = ", ".join(str(slot.worker) for slot in self._tasks if slot.is_wanted)
+            names = ", ".join(str(slot.worker) for slot in wanted)
             raise UserError(f"{target!r}: no such node or worker; there are: {names}")
+        if found and len(found) == len(wanted):
+            raise UserError(
+                f"{', '.join(str(slot.worker) for slot in found)}: no other worker would be left "
+                "to train, so it stays; to end the run, which keeps its state, stop it (Ctrl-C, or "
+                "on its page)"
+            )
         for worker in away:
             self._quarantine(worker, self.quarantined[worker][0], DRAINED)
         for slot in found:

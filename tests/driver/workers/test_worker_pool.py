@@ -225,6 +225,30 @@ def test_the_only_one_with_the_state_stays_until_others_have_it(tmp_path):
     run(tmp_path, "sleep 100", scenario)
 
 
+LAST = {
+    "the only worker": (("alpha",), (), "alpha"),
+    "the only one that is left": (("alpha", "beta"), ("beta",), "alpha:0"),
+}
+
+
+@pytest.mark.parametrize(("nodes", "gone", "target"), LAST.values(), ids=LAST)
+def test_the_last_worker_is_not_drained(tmp_path, nodes, gone, target):
+    """A run of nobody would end as a failure; what ends it in order is said."""
+
+    async def scenario(bench):
+        bench.slots.follow(cluster(*nodes))
+        await until(lambda: all(slot.process for slot in bench.slots.all))
+        for node in gone:
+            bench.slots.drain(node)
+        words = "^alpha:0: no other worker would be left to train, so it stays; to end the run"
+        with pytest.raises(UserError, match=words):
+            bench.slots.drain(target)
+        (left,) = [slot for slot in bench.slots.all if slot.is_wanted]
+        assert left.worker.node == "alpha"
+
+    run(tmp_path, "sleep 100", scenario)
+
+
 @pytest.mark.parametrize("is_drained", [False, True])
 def test_who_is_withdrawn_comes_back_unless_it_is_drained(tmp_path, is_drained):
     """The user's word is for good, also about one who is away for now."""
