@@ -62,11 +62,15 @@ class RunIdentity(msgspec.Struct, frozen=True, array_like=True):
         run_id: Of this run and no other; see `RunStarted`.
         folder: Where the first rank 0 records it, as it names it.
         node: Name of that one's node.
+        name: What that one's user calls it; empty if not at all.
+        tags: What that one's user has tried, each as NAME=VALUE.
     """
 
     run_id: str = ""
     folder: str = ""
     node: str = ""
+    name: str = ""
+    tags: tuple[str, ...] = ()
 
 
 class GlooAddress(msgspec.Struct, frozen=True, kw_only=True):

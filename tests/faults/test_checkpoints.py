@@ -71,4 +71,4 @@ def test_without_a_checkpoint_resume_is_refused(tmp_path):
     """A mistyped folder is one line, not a training from the start."""
     job = again(tmp_path, ("alpha",), epochs=1, resume="nowhere")
     assert job.wait() == 2
-    assert "there is no folder 'checkpoints' in it" in job.console
+    assert "--resume nowhere: there is no such folder" in job.console

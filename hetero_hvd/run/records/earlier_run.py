@@ -10,7 +10,11 @@ from pathlib import Path
 
 from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.messages import RunStarted
-from hetero_hvd.run.records.reader import read_record
+from hetero_hvd.run.records.reader import newest_start, read_record
+from hetero_hvd.run.records.run_files import LISTED
+
+RUNS = Path("runs")
+"""Where runs are kept whose folder nobody has named."""
 
 CHECKPOINTS = "checkpoints"
 """Folder in a run's folder where they are kept unless the job has a `checkpoint_url`."""
@@ -54,13 +58,31 @@ def earlier_run(place: Path | str) -> EarlierRun:
         return EarlierRun(folder=None, checkpoints=place)
     own = place / CHECKPOINTS
     with _looking_at(own):
+        if not place.is_dir():
+            raise JobError(f"--resume {place}: {_why_no_folder(place)}")
         is_there = own.is_dir()
     if is_there:
         return EarlierRun(folder=place, checkpoints=str(own.absolute()))
     url = _recorded_url(place)
-    if not url:
-        raise JobError(f"--resume {place}: there is no folder {CHECKPOINTS!r} in it")
-    return EarlierRun(folder=place, checkpoints=url)
+    if url:
+        return EarlierRun(folder=place, checkpoints=url)
+    if newest_start(place) is None:
+        raise JobError(f"--resume {place}: no run is recorded there, nor kept; {LISTED}")
+    raise JobError(
+        f"--resume {place}: that run has kept no checkpoint: there is no folder {CHECKPOINTS!r} in "
+        "it; start without --resume to train from the beginning"
+    )
+
+
+def _why_no_folder(place: Path) -> str:
+    """What is in its place, and which one may be meant."""
+    if place.exists() or place.is_symlink():
+        is_link = place.is_symlink() and not place.exists()
+        what = "a link to what is not there" if is_link else "no folder"
+        return f"it is {what}; name the folder of a run; {LISTED}"
+    own = RUNS / place
+    meant = f": {own} is one" if own.is_dir() else ""
+    return f"there is no such folder{meant}; {LISTED}"
 
 
 @contextmanager

@@ -13,14 +13,13 @@ from pathlib import Path
 
 from hetero_hvd.errors import JobError, TryAgainError, job_error
 from hetero_hvd.messages.identity import RunIdentity
-from hetero_hvd.run.records.earlier_run import CHECKPOINTS
+from hetero_hvd.run.records.earlier_run import CHECKPOINTS, RUNS
 from hetero_hvd.run.records.reader import run_id_of
 from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder
 from hetero_hvd.run.records.timings import FILE as TIMINGS
 from hetero_hvd.run.records.writer import FILE as CATALOGUE
 from hetero_hvd.run.records.writer import NAME_FILE
 
-RUNS = Path("runs")
 MAX_RUNS_PER_SECOND = 1000
 TRACES_OF_A_TRY = (CATALOGUE, f"{CATALOGUE}-wal", f"{CATALOGUE}-shm", NAME_FILE, TIMINGS)
 
@@ -61,17 +60,21 @@ def run_folder(output: str | None, resume: Path | None) -> Iterator[RunFolder]:
         yield RunFolder(path=path, run_id=_new_id(path))
 
 
-def new_identity(output: str | None, node: str) -> RunIdentity:
+def new_identity(
+    output: str | None, node: str, *, name: str = "", tags: tuple[str, ...] = ()
+) -> RunIdentity:
     """What a process without a driver would call its run; nothing is made on disk.
 
     Args:
         output: Where the user wants the folder; None: in runs/, named after the time.
         node: Name of the process's node.
+        name: See `RunIdentity`.
+        tags: See `RunIdentity`.
     """
     path = RUNS / _name_of_now() if output is None else Path(output)
     if path.name in ("", ".."):  # others are named after it
         path = Path(os.path.abspath(path))  # noqa: PTH100 - of a place, whatever is linked there
-    return RunIdentity(run_id=_new_id(path), folder=str(path), node=node)
+    return RunIdentity(run_id=_new_id(path), folder=str(path), node=node, name=name, tags=tags)
 
 
 @contextmanager

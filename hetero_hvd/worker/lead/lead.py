@@ -241,7 +241,8 @@ class Lead:
                 self._changed.notify_all()
 
     def _publish_start(self, event: WorkersJoined) -> None:
-        labels = RunLabels(self._settings.record.name, self._settings.tags)
+        pairs = (tag.partition("=") for tag in self._run.tags)
+        labels = RunLabels(self._run.name, {name: value for name, _, value in pairs})
         started = run_started(
             self._run.run_id,
             labels,

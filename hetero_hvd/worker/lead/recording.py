@@ -65,7 +65,9 @@ class Recording:
         self._has_keeper = False
         self._has_finished = self._has_left = False
         self._script_end = ScriptEnd(worker, self.tell)
-        self.run = new_identity(settings.job.output, worker.node)
+        record = settings.record
+        labels = {"name": record.name, "tags": record.tags}
+        self.run = new_identity(settings.job.output, worker.node, **labels)
 
     @property
     def newest_plan(self) -> BatchPlan | None:

@@ -27,9 +27,3 @@ class LeadSettings:
     record: RecordConfig = field(default_factory=RecordConfig)
     has_page: bool = False
     environment: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        """What the run tries, by name."""
-        pairs = (tag.partition("=") for tag in self.record.tags)
-        return {name: value for name, _, value in pairs}

@@ -51,20 +51,50 @@ def test_the_address_of_the_newest_start_is_in_the_record(folder, urls):
     assert earlier_run(folder) == EarlierRun(folder=folder, checkpoints=URL)
 
 
-@pytest.mark.parametrize("kind", ["no folder", "no record", "no start", "none", "damaged"])
-def test_a_run_without_checkpoints_is_one_line(folder, kind):
-    """With what is missing."""
-    if kind == "no folder":
-        folder.rmdir()
-    elif kind == "none":
-        write(folder, started("None"))
-    elif kind == "no start":
-        write(folder)
-    elif kind == "damaged":
-        (folder / "run.sqlite").write_bytes(b"no database")
+def unrecorded(folder):
+    """A run of which the catalogue is damaged."""
+    (folder / "run.sqlite").write_bytes(b"no database")
+
+
+def file_instead(folder):
+    """A file has that name."""
+    folder.rmdir()
+    folder.touch()
+
+
+def in_runs(folder):
+    """The run is in runs/."""
+    folder.rmdir()
+    (Path("runs") / folder.name).mkdir(parents=True)
+
+
+NO_RUN = "no run is recorded there, nor kept; "
+NOT_KEPT = "that run has kept no checkpoint: there is no folder 'checkpoints' in it; start without"
+WITHOUT = {
+    "no folder": (lambda folder: folder.rmdir(), "there is no such folder; "),
+    "a folder in runs/": (in_runs, "there is no such folder: runs/run is one; "),
+    "a file": (file_instead, "it is no folder; name the folder of a run; "),
+    "a link to nowhere": (
+        lambda folder: (folder.rmdir(), folder.symlink_to("gone")),
+        "it is a link to what is not there; name the folder of a run; ",
+    ),
+    "an empty folder": (lambda _: None, NO_RUN),
+    "a damaged record": (unrecorded, NO_RUN),
+    "a record without a start": (write, NO_RUN),
+    "a run that kept nothing": (lambda folder: write(folder, started("None")), NOT_KEPT),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), WITHOUT.values(), ids=WITHOUT)
+def test_a_run_without_checkpoints_is_one_line(folder, monkeypatch, make, words):
+    """With what there is in its place, and what to do."""
+    monkeypatch.chdir(folder.parent)
+    make(folder)
     with pytest.raises(JobError) as error:
-        earlier_run(folder)
-    assert str(error.value) == f"--resume {folder}: there is no folder 'checkpoints' in it"
+        earlier_run(Path(folder.name))
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(f"--resume {folder.name}: {words}")
+    assert words is NOT_KEPT or line.endswith("`hetero-hvd runs` lists those in runs/")
 
 
 @pytest.mark.parametrize("name", ["one", "One_2-b", "a" * 63])

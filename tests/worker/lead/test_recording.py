@@ -42,14 +42,16 @@ class Workers:
 
     def __init__(self, folder, workers=WORKERS):
         job = JobConfig(output=str(folder / "out"), sample_seconds=0)
-        self.settings = LeadSettings(job=job, record=RecordConfig(name="test"))
+        self.settings = LeadSettings(job=job, record=RecordConfig(name="test", tags=("lr=0.1",)))
+        self.others = LeadSettings(job=job)  # a launcher gives its variables to some alone
         self.of = {worker: self.new(worker) for worker in workers}
         self.members = ()
         self.rendezvous_id = 0
 
     def new(self, worker):
         """One of them."""
-        return Recording(self.settings, worker, progress=lambda: 7)
+        settings = self.settings if worker == WORKERS[0] else self.others
+        return Recording(settings, worker, progress=lambda: 7)
 
     def meet(self, *members):
         """A rendezvous, in the order in which a worker goes through it."""
@@ -152,7 +154,7 @@ SURVIVORS = {
 
 @pytest.mark.parametrize("case", SURVIVORS)
 def test_when_rank_0_is_lost_the_run_goes_on_and_its_parts_are_one(tmp_path, workers, case):
-    """Whoever is rank 0 then, whatever folder it gets, the run keeps its id and its history."""
+    """Whoever is rank 0 then, whatever folder it gets, the run keeps its id, name and history."""
     survivors, folders = SURVIVORS[case]
     workers.meet(*WORKERS)
     workers.of[WORKERS[0]].tell(Evaluated(epoch=0, step=3, metrics={"loss": 1.0}))
@@ -172,9 +174,9 @@ def test_when_rank_0_is_lost_the_run_goes_on_and_its_parts_are_one(tmp_path, wor
         events = [event for _, event in read_run(folder).events]
         assert [e.rendezvous_id for e in events if isinstance(e, WorkersJoined)] == [1, 2]
         assert [event.epoch for event in events if isinstance(event, Evaluated)] == [0, 1]
-        assert {event.run_id for event in events if isinstance(event, RunStarted)} == {
-            lost.run.run_id
-        }
+        starts = [event for event in events if isinstance(event, RunStarted)]
+        assert {event.run_id for event in starts} == {lost.run.run_id}
+        assert all((event.name, event.tags) == ("test", {"lr": "0.1"}) for event in starts)
         assert sum(isinstance(event, RunEnded) for event in events) == 1
 
 
