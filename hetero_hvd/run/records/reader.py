@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hetero_hvd.core.cost import meters
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.messages import Event, Logged, RunStarted, event_from_json
 from hetero_hvd.run.records import logged, samples
 from hetero_hvd.run.records.rollup import COLUMNS
@@ -28,6 +30,9 @@ MAX_ROW_SECONDS = 10.0
 _NEWEST_START = """SELECT at_unix_seconds, body FROM events
   WHERE kind = 'RunStarted' ORDER BY id DESC LIMIT 1"""
 
+_CANNOT_WRITE = frozenset(
+    {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
+)
 STEPS_PER_LOOK = 100_000
 MAX_VALUE_BYTES = 256 * 2**20
 
@@ -119,6 +124,8 @@ def read_record(
                     sample=of_nodes[-1]["at_unix_seconds"] if of_nodes else since.sample,
                 ),
             )
+    except OSError as error:
+        raise job_error(f"{path} cannot be read: {error.strerror or error}", error) from error
     except (sqlite3.Error, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise JobError(f"{path} cannot be read: {error}") from error
 
@@ -140,27 +147,63 @@ def newest_start(folder: Path) -> tuple[float, RunStarted] | None:
             connection.execute("PRAGMA trusted_schema=OFF")
             _check_plain(connection, "events")
             told = [_event(row) for row in _rows(connection, _NEWEST_START)]
-    except (sqlite3.Error, msgspec.DecodeError, ValueError, RecursionError):
+    except (OSError, sqlite3.Error, msgspec.DecodeError, ValueError, RecursionError):
         return None
     return next(((at, event) for at, event in told if isinstance(event, RunStarted)), None)
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """A connection; also to a whole file where nobody can write, such as an archive.
+    """A connection; also where nothing can be written: an archive, or a disk that is full.
+
+    SQLite shares memory with a writer by a file beside the record, which it makes to read as well.
+    Who writes has made it: where that is not possible there is no writer, and no need of it.
 
     Raises:
         sqlite3.Error: It cannot be opened, or is no database.
+        OSError: What is not in the file itself yet has no place where it could be put in.
     """
-    connection = sqlite3.connect(path)
+    try:
+        return _connected(sqlite3.connect(path))
+    except sqlite3.Error as error:
+        if (error.sqlite_errorcode or 0) & 0xFF not in _CANNOT_WRITE:
+            raise
+    unmerged = path.with_name(f"{path.name}-wal")
+    if not unmerged.is_file() or not unmerged.stat().st_size:
+        return _connected(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True))
+    with _for_a_copy() as folder:  # whose files the connection has open
+        for one in (path, unmerged):
+            shutil.copyfile(one, Path(folder, one.name))
+        return _connected(sqlite3.connect(Path(folder, path.name)))
+
+
+def _connected(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """The connection, with which something was read."""
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.Error as error:
+    except sqlite3.Error:
         connection.close()
-        is_whole = not path.with_name(f"{path.name}-wal").exists()
-        if error.sqlite_errorcode != sqlite3.SQLITE_CANTOPEN or not is_whole:
-            raise
-        return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
+        raise
     return connection
+
+
+@contextmanager
+def _for_a_copy() -> Iterator[str]:
+    """A folder for the time being.
+
+    Raises:
+        OSError: There is no room in it, or none can be made.
+    """
+    place = tempfile.gettempdir()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            yield folder
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise OSError(
+            error.errno,
+            f"what its writer left beside it must be put into it, in a copy, and {place} cannot be "
+            f"written: {why}; make room there, or let TMPDIR name another place",
+        ) from error
 
 
 def _logged(connection: sqlite3.Connection, since: int) -> Iterator[dict[str, Any]]:
