@@ -21,6 +21,9 @@ EXIT_NO_PLACE = 69
 EXIT_OUT_OF_MEMORY = 71
 """The kernel has ended a worker for its memory, as its supervisor saw (EX_OSERR)."""
 
+EXIT_NOT_KEPT = 73
+"""A job is done, but the last checkpoint that it was to keep is not there (EX_CANTCREAT)."""
+
 EXIT_CUT_OFF = 75
 """A worker could not reach the driver any more, and may be started again (EX_TEMPFAIL)."""
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
+
+from hetero_hvd.exit_codes import EXIT_NOT_KEPT
+from hetero_hvd.messages import CheckpointFailed
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,20 @@ class JobResult:
     reason: str
     is_orderly: bool = False
     is_called_off: bool = False
+
+    def without(self, missing: Sequence[CheckpointFailed]) -> JobResult:
+        """The same, where the state that the job was to leave behind is not there.
+
+        Args:
+            missing: The last checkpoints that could not be written; none: it is as it was.
+        """
+        if not missing:
+            return self
+        words = [
+            f"its last checkpoint, of step {one.step}, is missing: {one.error}" for one in missing
+        ]
+        code = self.exit_code or EXIT_NOT_KEPT
+        return replace(self, exit_code=code, reason="; ".join([self.reason, *words]))
 
 
 class Lender(Protocol):

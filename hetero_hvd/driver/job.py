@@ -243,6 +243,8 @@ class Job:
         finally:
             work.cancel()
             await self._close(ending)
+            # Only now: who has ended its loop may write its last state until its process ends.
+            ending = ending.without(self._team.tracker.summary.not_kept)
             if self._trials is not None:
                 with self._team.bus.tolerance.watching("the trial"):
                     self._trials.close()

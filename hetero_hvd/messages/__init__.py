@@ -17,6 +17,7 @@ from hetero_hvd.messages.causes import (
     Judged,
     SlowBy,
 )
+from hetero_hvd.messages.checkpoints import CheckpointFailed, CheckpointWritten
 from hetero_hvd.messages.events import (
     DRAINED,
     ClockMeasured,
@@ -51,7 +52,6 @@ from hetero_hvd.messages.from_driver import (
 )
 from hetero_hvd.messages.from_worker import (
     Calibrated,
-    CheckpointWritten,
     ClockTold,
     Crashed,
     Entered,
@@ -126,6 +126,7 @@ __all__ = [
     "Bound",
     "Calibrated",
     "Cause",
+    "CheckpointFailed",
     "CheckpointWritten",
     "ClockAsked",
     "ClockMeasured",

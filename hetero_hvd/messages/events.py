@@ -8,10 +8,10 @@ from typing import Literal
 import msgspec
 
 from hetero_hvd.messages.causes import Judged
+from hetero_hvd.messages.checkpoints import CheckpointFailed, CheckpointWritten
 from hetero_hvd.messages.from_driver import BatchPlan
 from hetero_hvd.messages.from_worker import (
     Calibrated,
-    CheckpointWritten,
     Crashed,
     Evaluated,
     Finished,
@@ -375,6 +375,7 @@ Event = (
     | Evaluated
     | Logged
     | CheckpointWritten
+    | CheckpointFailed
     | Recovered
     | OutOfMemory
     | StalenessEnded

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import field
 
+from hetero_hvd.messages.checkpoints import CheckpointFailed, CheckpointWritten
 from hetero_hvd.messages.identity import GlooAddress, Message, WorkerId
 from hetero_hvd.messages.profile import (
     CollectivesTimed,
@@ -200,30 +201,14 @@ class Logged(Message, frozen=True):
         epoch: Epoch under way.
         values: Name to what was logged; `loss` and `learning_rate` are logged by the trainer.
         remaining_steps: Steps until the last epoch is done; -1: not known.
+        is_left: Whether the script has left its loop: the steps that remain will not be taken.
     """
 
     step: int
     epoch: int
     values: dict[str, LoggedValue]
     remaining_steps: int = -1
-
-
-class CheckpointWritten(Message, frozen=True):
-    """A state of the training is on disk as a whole. Sent by who has written it.
-
-    Attributes:
-        step: Applied steps of that state.
-        path: Where it is.
-        num_bytes: Its size.
-        metrics: The results of the evaluation that it was kept for; empty: it was time for one.
-        is_best: Whether it is the best one so far by the metric that the job names.
-    """
-
-    step: int
-    path: str
-    num_bytes: int
-    metrics: dict[str, float]
-    is_best: bool
+    is_left: bool = False
 
 
 class Recovered(Message, frozen=True):
@@ -434,6 +419,7 @@ FromWorker = (
     | Evaluated
     | Logged
     | CheckpointWritten
+    | CheckpointFailed
     | Recovered
     | OutOfMemory
     | MicroBatchRaised

@@ -9,6 +9,7 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.train import run as run_command
+from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.errors import (
     ConfigError,
     DiscoveryError,
@@ -18,10 +19,17 @@ from hetero_hvd.errors import (
     UserError,
     job_error,
 )
-from hetero_hvd.exit_codes import EXIT_TRY_AGAIN, EXIT_USER_ERROR
-from hetero_hvd.messages import Crashed, Leaving, WorkerId
+from hetero_hvd.exit_codes import EXIT_NOT_KEPT, EXIT_TRY_AGAIN, EXIT_USER_ERROR
+from hetero_hvd.messages import (
+    CheckpointFailed,
+    CheckpointWritten,
+    Crashed,
+    Leaving,
+    WorkerId,
+)
 from hetero_hvd.run.records.run_folder import run_folder
 from hetero_hvd.run.tracking.run_tracker import MAX_RESETS_WITHOUT_STEP
+from hetero_hvd.run.tracking.summary import Summary
 from tests.driver.test_controller import a_team, one_slot
 
 ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
@@ -166,6 +174,46 @@ def test_the_driver_tells_wrong_input_from_what_may_pass(tmp_path, happen, disco
         console.close()
 
     asyncio.run(scenario())
+
+
+def failed(step, trainer=1):
+    """A checkpoint could not be written."""
+    return CheckpointFailed(step=step, path="/c", error=f"/c/{step}: full", trainer=trainer)
+
+
+def written(step, trainer=1):
+    """One was."""
+    found = {"path": "/c", "num_bytes": 1, "metrics": {}, "is_best": False}
+    return CheckpointWritten(step=step, trainer=trainer, **found)
+
+
+MISSING = "its last checkpoint, of step {0}, is missing: /c/{0}: full"
+KEPT = {
+    "all are there": ([written(2), written(4)], 0, 0, []),
+    "an earlier one is missing": ([failed(2), failed(3), written(4)], 0, 0, []),
+    "the last one is missing": ([written(2), failed(4)], 0, EXIT_NOT_KEPT, [4]),
+    "all are missing": ([failed(2), failed(4)], 0, EXIT_NOT_KEPT, [4]),
+    "that step is there already": ([written(4), failed(4)], 0, 0, []),
+    "another worker has written the last": ([failed(4), written(4)], 0, 0, []),
+    "a worker that was left behind": ([written(4), failed(3)], 0, 0, []),
+    "another trainer has its own": ([failed(4), written(9, 2)], 0, EXIT_NOT_KEPT, [4]),
+    "of two trainers": ([failed(4), failed(9, 2)], 0, EXIT_NOT_KEPT, [4, 9]),
+    "a job that was stopped": ([failed(4)], 130, 130, [4]),
+    "a job that was stopped in order": ([written(4)], 130, 130, []),
+}
+"""What is told of checkpoints, the code of the job before, after, and whose loss is said."""
+
+
+@pytest.mark.parametrize(("events", "before", "code", "lost"), KEPT.values(), ids=KEPT)
+def test_a_job_whose_last_checkpoint_is_missing_does_not_end_with_0(events, before, code, lost):
+    """And says which; earlier ones do not count once there is a newer one."""
+    summary = Summary(baseline_steps=0)
+    for event in events:
+        summary.observe(0.0, event)
+    found = JobResult(before, "over", is_orderly=True).without(summary.not_kept)
+    assert found.exit_code == code
+    assert found.reason == "; ".join(["over", *(MISSING.format(step) for step in lost)])
+    assert found.is_orderly
 
 
 def test_a_folder_that_a_driver_still_has_may_be_free_later(tmp_path):

@@ -1,23 +1,31 @@
 """A disk that fills up under a run."""
 
-import os
 import re
-import subprocess
 
 import pytest
 
-from tests.test_disk import fill
+from hetero_hvd.exit_codes import EXIT_NOT_KEPT
+from tests.kit.small_disk import fill, make_room, missing_for_a_disk, small_disk
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
-def test_a_full_disk_costs_what_is_written_there_and_nothing_else(start, tmp_path):
-    """Records, fingerprints and checkpoints fail and say so; the training is exact."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "disk", disk], check=True)
-    try:
+ENDS = [
+    pytest.param(True, EXIT_NOT_KEPT, id="to the end"),
+    pytest.param(False, 0, marks=pytest.mark.matrix, id="for a time"),
+]
+
+
+@pytest.mark.skipif(missing_for_a_disk() is not None, reason="only root may mount a small disk")
+@pytest.mark.parametrize(("stays_full", "code"), ENDS)
+def test_a_full_disk_costs_what_is_written_there_and_nothing_else(
+    start, tmp_path, stays_full, code
+):
+    """Records, fingerprints and checkpoints fail and say so; the training is exact.
+
+    A job whose last checkpoint is missing does not end as if it were there.
+    """
+    with small_disk(tmp_path / "disk", kilobytes=8192) as disk:
         settings = {"checkpoint_seconds": 0.2, "fingerprint_steps": 1, "reproducible": True}
         job = start(
             epochs=40,
@@ -28,13 +36,19 @@ def test_a_full_disk_costs_what_is_written_there_and_nothing_else(start, tmp_pat
         )
         job.wait_for_step(10, 90)
         fill(disk)
-        assert job.wait() == 0, job.console
-    finally:
-        subprocess.run(["umount", "-l", disk], check=True)
+        if not stays_full:
+            job.wait_for("and the next one is tried", 60)
+            make_room(disk)
+        assert job.wait() == code, job.console
     assert len({result["state"] for result in job.results()}) == 1
     assert [result["applied_steps"] for result in job.results()] == [160, 160]
     assert "Traceback" not in job.console
     for name in ("out/timings.jsonl", "out/run.sqlite", "out/fingerprints.jsonl"):
         assert job.console.count(f"{name} cannot be written") == 1, job.console
         assert f"{name}: " in job.console  # how much is missing
-    assert re.search(r"the checkpoint of step .* cannot be written: .*1 failed", job.console)
+    step, full = r"of step \d+", "No space left on device: .* are needed, .* are free in "
+    assert len(re.findall(f"the checkpoint {step} cannot be written: .*{full}", job.console)) == 1
+    (ended,) = re.findall(r"ended: the training is finished.*", job.console)
+    missing = f"; its last checkpoint, of step 160, is missing: .*/step-000000000160-.*: {full}"
+    assert bool(re.search(missing, ended)) is stays_full, ended
+    assert bool(re.search(f"the checkpoint {step} is written; ", job.console)) is not stays_full

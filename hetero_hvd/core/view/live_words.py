@@ -8,6 +8,7 @@ from hetero_hvd.core.diagnosis.stall import stall_in_words
 from hetero_hvd.messages import (
     DRAINED,
     BatchPlan,
+    CheckpointFailed,
     Crashed,
     GuardReported,
     OutOfMemory,
@@ -62,6 +63,8 @@ def event_in_words(event: object) -> str | None:  # noqa: C901, PLR0911, PLR0912
             return f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause})"
         case OutOfMemory():
             return out_of_memory_in_words(event)
+        case CheckpointFailed() if event.num_failed == 1:  # told once, until one is written again
+            return f"step {event.step}: the checkpoint cannot be written: {event.error}"
         case StalenessEnded():
             return f"step {event.step}: staleness bound 0 from now on: {event.reason}"
         case Crashed():

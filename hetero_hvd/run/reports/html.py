@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.run.records.run_files import private
 from hetero_hvd.run.reports.comparing.comparison import ComparedRuns
 from hetero_hvd.run.reports.series import ReportContent, report_of
@@ -44,7 +44,7 @@ def write_report(run: Path) -> None:
         with open(run / FILE, "w", encoding="utf-8", opener=private) as file:
             file.write(page_of(report_of(run)))
     except OSError as error:
-        raise JobError(f"{run / FILE}: {error.strerror}") from error
+        raise _refused(run / FILE, error) from error
 
 
 def write_page(content: ReportContent | ComparedRuns, path: Path) -> None:
@@ -56,7 +56,11 @@ def write_page(content: ReportContent | ComparedRuns, path: Path) -> None:
     try:
         path.write_text(page_of(content), encoding="utf-8")
     except OSError as error:
-        raise JobError(f"{path}: {error.strerror}") from error
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: OSError) -> JobError:
+    return job_error(f"{path}: {error.strerror or error}", error)
 
 
 def page_of(content: ReportContent | ComparedRuns) -> str:

@@ -111,7 +111,7 @@ def write_summary(
         with open(folder / "summary.json", "wb", opener=private) as file:
             file.write(content)
     except OSError as error:
-        say(f"summary.json cannot be written: {error}")
+        say(f"summary.json cannot be written: {error.strerror or error}")
     return facts
 
 

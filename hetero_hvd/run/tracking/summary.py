@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.messages import (
     BatchPlan,
+    CheckpointFailed,
+    CheckpointWritten,
     Evaluated,
     Finding,
     Finished,
@@ -120,6 +122,8 @@ class Summary:
         self.uniform = RunSegment()
         self.converging = RunSegment()
         self.balanced = RunSegment()
+        self._written_steps: dict[int, int] = {}
+        self._not_kept: dict[int, CheckpointFailed] = {}
         self._baseline_steps = baseline_steps
         self._loop = self._first_step = 0
         self._earlier_steps = self._loop_steps = 0
@@ -141,6 +145,10 @@ class Summary:
                 self.reached(event.step)
             case Finished():
                 self.finished(event)
+            case CheckpointWritten():
+                self._written_steps[event.trainer] = event.step
+            case CheckpointFailed():
+                self._not_kept[event.trainer] = event
 
     def observe_tables(self, _at_unix_seconds: float, event: Observed) -> None:
         """Take in what was measured; an observer of the bus."""
@@ -232,6 +240,12 @@ class Summary:
         last = max((end.applied_steps for end in ends), default=0)
         found = {(of_arithmetic(end), end.checksum) for end in ends if end.applied_steps == last}
         return len(found) == len({arithmetic for arithmetic, _ in found}) if found else None
+
+    @property
+    def not_kept(self) -> list[CheckpointFailed]:
+        """Of each trainer the last state that was to be kept, where it is not there."""
+        written = self._written_steps
+        return [one for one in self._not_kept.values() if written.get(one.trainer, -1) < one.step]
 
     @property
     def num_steps(self) -> int:

@@ -14,11 +14,13 @@ class Copy(NamedTuple):
         state: In the host's memory.
         applied_steps: Optimizer steps applied.
         metrics: Of the evaluation for which it is kept; empty: it is kept for another reason.
+        is_last: Whether the training is over, so that no other one will take its place.
     """
 
     state: dict[str, Any]
     applied_steps: int
     metrics: Mapping[str, float | None]
+    is_last: bool = False
 
 
 class Background:

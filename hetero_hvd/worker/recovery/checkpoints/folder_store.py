@@ -42,6 +42,10 @@ class FolderStore:
         """See `CheckpointStore`."""
         return str(self._folder / name)
 
+    def written_in(self) -> Path:
+        """See `CheckpointStore`."""
+        return self._folder
+
     def listed(self) -> list[tuple[str, Manifest]]:
         """See `CheckpointStore`."""
         found = []

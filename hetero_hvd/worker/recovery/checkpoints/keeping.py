@@ -8,11 +8,11 @@ from functools import partial
 import torch
 
 from hetero_hvd.errors import JobError, UserError
-from hetero_hvd.messages import CheckpointWritten
 from hetero_hvd.messages.launch import CheckpointSettings, NodeSettings
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
+from hetero_hvd.worker.recovery.checkpoints.not_kept import Tell
 from hetero_hvd.worker.recovery.checkpoints.series import open_checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.session.turns import next_number
@@ -33,7 +33,7 @@ class Keeping:
         sizing: Leaves room for the copies that checkpoints take.
         is_leader: Whether this worker has rank 0 at the moment.
         settings: Where, when and how many; None: the job wants none.
-        tell: Called, in the thread that writes, for each checkpoint that is whole.
+        tell: Called, in the thread that writes, for each checkpoint that is whole or cannot be.
         shards: The optimizer's state in parts, which is whole only where it was collected just now;
             None: each worker has all of it.
 
@@ -50,7 +50,7 @@ class Keeping:
         is_leader: Callable[[], bool],
         *,
         settings: CheckpointSettings | None,
-        tell: Callable[[CheckpointWritten], None] = lambda _: None,
+        tell: Tell = lambda _: None,
         shards: ShardedOptimizer | None = None,
     ) -> None:
         if shards is not None and settings is not None and settings.best:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -54,6 +55,10 @@ class ObjectStore:
     def place(self, name: str) -> str:
         """See `CheckpointStore`."""
         return f"{self._location}/{name}"
+
+    def written_in(self) -> Path:
+        """See `CheckpointStore`; the server's own room is not known."""
+        return Path(tempfile.gettempdir())
 
     def listed(self) -> list[tuple[str, Manifest]]:
         """See `CheckpointStore`; a bucket that is not there is no empty one."""

@@ -12,18 +12,19 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, BinaryIO, NamedTuple, cast
 
-import msgspec
 import torch
 
 from hetero_hvd.errors import UserError, first_line, job_error
 from hetero_hvd.messages import CheckpointWritten
 from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.worker.recovery.checkpoints.background import Background, Copy
+from hetero_hvd.worker.recovery.checkpoints.hashed_file import HashedFile
+from hetero_hvd.worker.recovery.checkpoints.not_kept import NotKept, Tell, why_not
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
 from hetero_hvd.worker.recovery.checkpoints.room import Room
 from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, CheckpointStore, Manifest
@@ -31,33 +32,6 @@ from hetero_hvd.worker.recovery.randomness import randomness, restore_randomness
 from hetero_hvd.worker.recovery.replica import Replica, Unreadable, on_host, unpacked
 
 logger = logging.getLogger(__name__)
-
-
-class HashedFile:
-    """Writes into a file, and knows the digest of it.
-
-    Args:
-        file: Empty; nobody else writes into it.
-
-    Attributes:
-        digest: SHA-256 of what was written.
-        num_bytes: Of it.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
-        self.num_bytes = 0
-
-    def write(self, content: bytes | memoryview) -> int:
-        """Add to the end of the file."""
-        self.digest.update(content)
-        self.num_bytes += len(content)
-        return self._file.write(content)
-
-    def flush(self) -> None:
-        """Called by torch."""
-        self._file.flush()
 
 
 class Found(NamedTuple):
@@ -79,7 +53,7 @@ class Checkpoints:
         settings: Where, when and how many.
         replica: What to keep.
         trainer: Which `Trainer` of the script it is of, from 1.
-        tell: Called, in the thread that writes, for each one that is whole.
+        tell: Called, in the thread that writes, for each one that is whole, or cannot be.
 
     Raises:
         JobError: There is no store of that kind.
@@ -91,7 +65,7 @@ class Checkpoints:
         replica: Replica,
         trainer: int = 1,
         *,
-        tell: Callable[[CheckpointWritten], None] = lambda _: None,
+        tell: Tell = lambda _: None,
     ) -> None:
         self._settings = settings
         self._run = settings.run
@@ -105,7 +79,7 @@ class Checkpoints:
         self._next_at_seconds = time.monotonic() + settings.every_seconds
         self._best = float("-inf")
         self._is_told_of_best = False
-        self._num_failed = 0
+        self._not_kept = NotKept(settings.every_seconds, trainer, tell)
 
     def why_not_resumed(self) -> str:
         """Why nobody has found what was asked for, and what to do; empty: there was nothing.
@@ -274,24 +248,25 @@ class Checkpoints:
             copy = self._room.copy if copies else on_host
             state = self._replica.snapshot(copy) | {"randomness": randomness()}
         except (MemoryError, RuntimeError, UserError) as error:  # RuntimeError comes from torch
-            self._complain(applied_steps, error)
+            place = self._store.place(self._name(applied_steps))
+            self._not_kept.add(applied_steps, place, first_line(error), is_last=not copies)
             return
         finally:
             self._room.leave()
-        self._background.put(Copy(state, applied_steps, finite))
+        self._background.put(Copy(state, applied_steps, finite, is_last=not copies))
 
     def wait(self) -> None:
         """Until what is being written, or waits for that, is safe, or has failed."""
         self._background.wait()
 
     def _write(self, copy: Copy) -> None:
-        state, applied_steps, metrics = copy
-        which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
-        series = f"{self._run}{which}"
-        name = f"{PREFIX}{applied_steps:012d}-{series}"
+        state, applied_steps, metrics, is_last = copy
+        series, name = self._series, self._name(applied_steps)
+        refused: list[HashedFile] = []
 
         def write(file: BinaryIO) -> Manifest:
             hashed = HashedFile(file)
+            refused[:] = [hashed]
             torch.save(state, cast("BinaryIO", hashed))
             return Manifest(
                 run=self._run,
@@ -310,11 +285,22 @@ class Checkpoints:
             is_new = self._store.put(name, write, series=f"rated-{series}" if metrics else series)
             if metrics and not is_new:  # that step's is there already: it counts as evaluated
                 self._store.add_metrics(name, metrics)
-            self._num_failed = 0
             self._tell_of(name, self._prune())
-        # torch calls a full disk a RuntimeError.
-        except (OSError, MemoryError, RuntimeError, msgspec.DecodeError) as error:
-            self._complain(applied_steps, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this state is not kept
+            cause = next((one.error for one in refused if one.error is not None), error)
+            place = self._store.place(name)
+            why = f"{place}: {why_not(cause, state, self._store.written_in())}"
+            self._not_kept.add(applied_steps, place, why, is_last=is_last)
+        else:
+            self._not_kept.over(applied_steps)
+
+    @property
+    def _series(self) -> str:
+        which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
+        return f"{self._run}{which}"
+
+    def _name(self, applied_steps: int) -> str:
+        return f"{PREFIX}{applied_steps:012d}-{self._series}"
 
     def _tell_of(self, name: str, best: Found | None) -> None:
         for one in self._own():
@@ -329,6 +315,7 @@ class Checkpoints:
                         num_bytes=one.manifest.num_bytes,
                         metrics=metrics,
                         is_best=best is not None and best.name == name,
+                        trainer=self._trainer,
                     )
                 )
 
@@ -357,18 +344,6 @@ class Checkpoints:
         own = [m.run_number for m in found if m.run == self._run]
         return own[0] if own else 1 + max((m.run_number for m in found), default=0)
 
-    def _complain(self, applied_steps: int, error: Exception) -> None:
-        self._num_failed += 1
-        again = self._settings.every_seconds
-        logger.error(
-            "the checkpoint of step %d cannot be written: %s (training goes on; %d failed in a "
-            "row, the next one is tried %s)",
-            applied_steps,
-            first_line(error),
-            self._num_failed,
-            f"in {again:g} s" if again else "when there is a better state, or at the end",
-        )
-
     def _prune(self) -> Found | None:
         """Remove what need not be kept; gives the best one, if one is rated."""
         own = self._own()
@@ -387,7 +362,7 @@ def open_checkpoints(
     settings: CheckpointSettings | None,
     replica: Replica,
     trainer: int,
-    tell: Callable[[CheckpointWritten], None],
+    tell: Tell,
 ) -> Checkpoints | None:
     """The checkpoints of a trainer of the script; None where none are wanted."""
     return None if settings is None else Checkpoints(settings, replica, trainer, tell=tell)

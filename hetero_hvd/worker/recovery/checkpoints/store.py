@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import msgspec
@@ -72,6 +73,9 @@ class CheckpointStore(Protocol):
 
     def place(self, name: str) -> str:
         """Where a checkpoint is, for people."""
+
+    def written_in(self) -> Path:
+        """The folder of this machine in which a checkpoint is written, if only at first."""
 
     def listed(self) -> list[tuple[str, Manifest]]:
         """All that are complete, in any order; those whose manifest cannot be read are logged.

@@ -386,11 +386,10 @@ def test_each_trainer_goes_on_from_its_own(rig):
 
 
 def test_what_cannot_be_kept_costs_no_training(rig, caplog):
-    """It is said, how often in a row, and tried again."""
+    """It is said, once, and tried again."""
     checkpoints = keeper(rig, folder=rig.refused)
     for _ in range(2):
         save(checkpoints, 3)
-    assert "the checkpoint of step 3 cannot be written: " in caplog.text
-    assert "2 failed in a row" in caplog.text
+    assert caplog.text.count("the checkpoint of step 3 cannot be written: ") == 1
     words = "no checkpoint was written yet", "which checkpoints there are is not known: "
     assert checkpoints.kept().startswith(words)

@@ -422,17 +422,3 @@ def test_who_has_written_a_checkpoint_tells_so(tmp_path):
     ]
     assert told[1].metrics == {"accuracy": 0.5, "loss": 1.0}
     assert all(str(tmp_path) in one.path and one.num_bytes > 100 for one in told)
-
-
-def test_a_checkpoint_that_fails_is_not_told(tmp_path, monkeypatch):
-    """It is complained of."""
-    told = []
-    wanted = CheckpointSettings(folder=str(tmp_path), run="one")
-    kept = Checkpoints(wanted, training(), tell=told.append)
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    save(kept, 1)
-    assert told == []
