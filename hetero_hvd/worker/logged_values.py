@@ -249,13 +249,14 @@ class ValueLog:
                     epoch=position.epoch,
                     values=values,
                     remaining_steps=self._remaining_steps(),
+                    is_left=not self._is_training,
                 )
             )
 
     def _remaining_steps(self) -> int:
         position = self._state.position
         left = self._num_epochs - position.epoch
-        if left <= 0 or not self._is_training:
+        if left <= 0:
             return 0
         this_one = self._loader.steps_per_epoch(position.skipped_samples)
         others = self._loader.steps_per_epoch()

@@ -254,7 +254,7 @@ def test_what_is_logged_before_and_after_the_loop_counts(state):
     log.log({"after": 2})
     told = {"before": 1.0, "loss": 0.5, "learning_rate": 0.1, "after": 2.0}
     assert values_of(state.told) == told
-    assert state.told[-1].remaining_steps == 0
+    assert [told.is_left for told in state.told] == [True, True]
 
 
 @pytest.fixture
@@ -324,6 +324,7 @@ def test_a_trainer_logs_along_with_its_steps(told, monkeypatch):
     steps = [e.values["steps"] for e in found if "steps" in e.values]
     assert [(one.step, one.last) for one in steps] == [(n, float(n)) for n in range(1, 7)]
     assert {"before", "after"} <= {name for event in found for name in event.values}
+    assert found[-1].is_left
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(found[0]), type=Logged) == found[0]
 
 
@@ -334,3 +335,4 @@ def test_a_short_training_loses_nothing(told, leave_after):
     num_steps = 3 if leave_after else 6
     assert sum(e.values["steps"].count for e in found if "steps" in e.values) == num_steps
     assert found[-1].values["after"].last == 2.0
+    assert (found[-1].is_left, found[-1].remaining_steps) == (True, 6 - num_steps)

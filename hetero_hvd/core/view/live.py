@@ -121,6 +121,7 @@ class LiveState(msgspec.Struct, kw_only=True):
         started_at_unix_seconds: When the run began; None: not known.
         stepped_at_unix_seconds: When the last step was heard of; None: there was none.
         ended_at_unix_seconds: None: it has not.
+        ending: How far it came, if not to its last step, and why it ended; empty: it has not.
         quality: How good it is.
         verdict: What limits the run, in sentences; see `core.diagnosis.findings`.
         severities: Of each sentence: `bad`, `warning`, `info`, or `unknown` where it abstains.
@@ -142,6 +143,7 @@ class LiveState(msgspec.Struct, kw_only=True):
     started_at_unix_seconds: float | None = None
     stepped_at_unix_seconds: float | None = None
     ended_at_unix_seconds: float | None = None
+    ending: str = ""
     quality: QualityView = msgspec.field(default_factory=QualityView)
     verdict: list[str] = msgspec.field(default_factory=list)
     severities: list[Severity] = msgspec.field(default_factory=list)
@@ -191,6 +193,7 @@ class LiveView:
                 self._state.name = event.name
                 self._state.started_at_unix_seconds = at_unix_seconds
                 self._state.ended_at_unix_seconds = None
+                self._state.ending = ""
             case WorkersJoined():
                 self._joined(event)
             case BatchPlan():
@@ -203,6 +206,7 @@ class LiveView:
             case RunEnded():
                 self._state.state = "ended"
                 self._state.ended_at_unix_seconds = at_unix_seconds
+                self._state.ending = self._ending(event)
             case _:
                 self._of_workers(event)
 
@@ -217,6 +221,12 @@ class LiveView:
         self._state.events = list(self._events)
         self._state.throughput = list(self._points)
         return self._state
+
+    def _ending(self, event: RunEnded) -> str:
+        done, total = self._state.step + 1, self._quality.view.total_steps
+        if total is None or done >= total:
+            return event.reason
+        return f"stopped at step {done} of {total}: {event.reason}"
 
     def _worker(self, worker: WorkerId) -> WorkerView:
         return self._workers.setdefault(str(worker), WorkerView(name=str(worker)))

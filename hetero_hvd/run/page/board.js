@@ -47,9 +47,7 @@ class PlotBoard {
   }
 
   field(words, type, about) {
-    const input = Object.assign(make("input", ""), { type, ...about });
-    if (about.value != null) input.value = about.value;
-    return this.labelled(words, input);
+    return this.labelled(words, Object.assign(make("input", ""), { type, ...about }));
   }
 
   look(from, to) {

@@ -18,7 +18,7 @@ const room = (used, total) =>
   used == null || total == null ? "–" : `${(used / 2 ** 30).toFixed(1)} of ${(total / 2 ** 30).toFixed(1)}`;
 
 const when = (seconds) => (seconds == null ? "–" : new Date(seconds * 1000).toLocaleString());
-const problem = (error) => (error instanceof Error ? error.message : String(error));
+const problem = (error) => (error instanceof TypeError ? "no answer" : error.message); // from fetch
 
 async function answered(response) {
   const told = await response.json().catch(() => ({}));
@@ -37,11 +37,11 @@ function tell(id, words, isBad = false) {
 /* A row whose cells say what they are, for narrow screens and for who does not see them. */
 function row(table, cells, kind) {
   const tr = make("tr", "", kind);
-  tr.setAttribute("role", "row");
+  tr.role = "row";
   const heads = at(table).closest("table").tHead.rows[0].cells;
   cells.forEach((cell, index) => {
     const td = make("td", "", heads[index].className);
-    td.setAttribute("role", "cell");
+    td.role = "cell";
     td.dataset.label = heads[index].textContent;
     td.append(cell);
     if (cell === "–") td.classList.add("none");
@@ -63,9 +63,8 @@ function put(table, told, rows) {
 
 function button(words, key, act) {
   const found = make("button", words);
-  found.type = "button";
   found.dataset.key = `${words} ${key}`;
-  found.setAttribute("aria-label", `${words} ${key}`);
+  found.ariaLabel = `${words} ${key}`;
   found.onclick = act;
   return found;
 }
@@ -77,8 +76,7 @@ async function followOnce(path, who, show) {
   const stop = new AbortController();
   let timer = setTimeout(() => stop.abort(), SILENT_MS);
   const response = await fetch(path, { headers: bearer(readToken()), signal: stop.signal });
-  if (response.status === 401) throw new Error("needs a token: add #token=… to the address");
-  if (!response.ok) throw new Error(`${who} answers ${response.status}`);
+  if (!response.ok) await answered(response);
   at("connection").textContent = "live";
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
@@ -93,13 +91,13 @@ async function followOnce(path, who, show) {
   }
 }
 
-/* Show what a server tells for as long as the page is open; `who` it is stands in messages. */
-async function follow(path, who, show) {
+/* Show what a server tells for as long as the page is open; `who` it is stands in messages; `whyNot`: why it is gone, if that is no fault. */
+async function follow(path, who, show, whyNot = () => "") {
   for (; ;) {
     try {
       await followOnce(path, who, show);
     } catch (error) {
-      at("connection").textContent = `not connected (${error.message}); trying again`;
+      at("connection").textContent = whyNot() || `not connected (${problem(error)}); trying again`;
     }
     await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
   }

@@ -6,10 +6,13 @@ const FOOT_PIXELS = 10; // of marks that are many
 const NEAR_PIXELS = 14; // nearer to each other they are one, with their number
 const TIP_LINES = 10;
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const moment = (seconds) => new Date(seconds * 1000).toLocaleString();
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
-const short = (value) =>
-  value == null ? "–" : Math.abs(value) >= 1e5 ? compact.format(value) : Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+const short = (value, digits = 3) =>
+  value == null ? "–" : digits > 3 ? String(Number(value.toPrecision(digits))) : Math.abs(value) >= 1e5 ? compact.format(value) : Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+
+/* So many digits, of 6 at most, that values which differ are told apart. */
+const apart = (values) =>
+  [3, 4, 5].find((digits) => new Set(values.map((value) => short(value, digits))).size === new Set(values).size) ?? 6;
 
 /* An exponential mean over the points, 0 <= weight < 1, from the first one on; gaps stay. */
 function smoothed(values, weight) {
@@ -42,27 +45,21 @@ class TimePlot {
   constructor(element, look, isAlone = true) {
     this.look = look;
     this.hidden = new Set();
-    this.caption = document.createElement("figcaption");
+    this.caption = make("figcaption", "");
     this.tools = rangeTools(look, () => this.told && [this.told.from, this.told.to]);
-    this.canvas = document.createElement("div");
-    this.canvas.className = "canvas";
-    this.canvas.setAttribute("role", "img");
+    this.canvas = make("div", "", "canvas");
+    this.canvas.role = "img";
     this.canvas.tabIndex = 0;
     this.canvas.onkeydown = (event) => this.walk(event);
-    this.tip = document.createElement("div");
-    this.tip.className = "tip";
+    this.tip = make("div", "", "tip");
     this.tip.hidden = true;
-    this.said = document.createElement("p");
-    this.said.className = "unseen";
-    this.said.setAttribute("role", "status");
-    this.legend = document.createElement("div");
-    this.legend.className = "legend";
-    this.key = document.createElement("p");
-    this.key.className = "key";
-    this.marks = document.createElement("ol");
-    this.marks.className = "marks";
+    this.said = make("p", "", "unseen");
+    this.said.role = "status";
+    this.legend = make("div", "", "legend");
+    this.key = make("p", "", "key");
+    this.marks = make("ol", "", "marks");
     this.marks.tabIndex = 0;
-    this.marks.setAttribute("aria-label", "what happened");
+    this.marks.ariaLabel = "what happened";
     element.classList.add("plot");
     const own = isAlone ? [this.tools] : [];
     element.replaceChildren(this.caption, ...own, this.canvas, this.legend, this.key, ...(isAlone ? [this.marks] : []), this.said);
@@ -93,11 +90,11 @@ class TimePlot {
   show(told) {
     this.told = { shaded: [], shadedWords: "", ...told };
     this.caption.textContent = [told.title, told.unit].filter(Boolean).join(", ");
-    this.canvas.setAttribute("aria-label", this.words(told));
+    this.canvas.ariaLabel = this.words(told);
     const inside = told.marks.filter((mark) => mark.at >= told.from && mark.at <= told.to);
     this.marks.replaceChildren(...inside.map((mark) => markItem(mark, told.isStep)));
     this.marks.hidden = !inside.length;
-    this.key.replaceChildren(document.createElement("i"), this.told.shadedWords);
+    this.key.replaceChildren(make("i", ""), this.told.shadedWords);
     this.key.hidden = !this.told.shaded.length;
     const labels = JSON.stringify([told.lines.map((line) => [line.label, line.colour]), told.isStep, told.isLog, told.isStacked]);
     if (this.plot && labels === this.labels) return this.plot.setData(this.data()); // who has the focus keeps it
@@ -128,18 +125,15 @@ class TimePlot {
       ? `from ${short(values.reduce((a, b) => Math.min(a, b)))} to ${short(values.reduce((a, b) => Math.max(a, b)))} ${unit}`
       : "nothing is known";
     const who = lines.map((line) => line.label).filter((label) => label !== title).join(", ");
-    const over = isStep ? `steps ${Math.round(from)} to ${Math.round(to)}` : `${moment(from)} to ${moment(to)}`;
+    const over = isStep ? `steps ${Math.round(from)} to ${Math.round(to)}` : `${when(from)} to ${when(to)}`;
     return `${title}${who ? ` of ${who}` : lines.length ? "" : " of no device"}, ${over}: ${range}`;
   }
 
   button(label, index) {
-    const button = document.createElement("button");
-    button.type = "button";
-    const colour = document.createElement("i");
-    colour.style.background = this.colour(index);
-    const value = document.createElement("span");
-    button.append(colour, label, value);
-    const show = () => button.setAttribute("aria-pressed", String(!this.hidden.has(label)));
+    const button = make("button", "");
+    const value = make("span", "");
+    button.append(this.swatch(index), label, value);
+    const show = () => { button.ariaPressed = !this.hidden.has(label); };
     show();
     button.onclick = () => {
       if (!this.hidden.delete(label)) this.hidden.add(label);
@@ -152,6 +146,15 @@ class TimePlot {
 
   colour(index) {
     return this.told.lines[index]?.colour || css(`--series-${(index % COLOURS) + 1}`);
+  }
+
+  /* A square that looks as the line does: from the ninth on they are dashed. */
+  swatch(index) {
+    const colour = this.colour(index);
+    const found = make("i", "");
+    const isDashed = index >= COLOURS && !this.told.isStacked;
+    found.style.background = isDashed ? `repeating-linear-gradient(90deg, ${colour} 0 3px, transparent 0 5px)` : colour;
+    return found;
   }
 
   options({ lines, isStep, isLog, isStacked, isFree }) {
@@ -257,26 +260,30 @@ class TimePlot {
     const index = plot.cursor.idx;
     const { lines, times, unit, marks, isStep, isStacked, smoothing } = this.told;
     const raw = (line) => (isStacked ? lines[line].values[index] : plot.data[line + 1][index]);
+    const values = lines.map((_, line) => raw(line)).filter((value) => value != null);
+    const digits = isStacked ? 3 : apart(values);
     this.buttons.forEach(([, value], line) => {
-      value.textContent = index == null ? "" : ` ${short(raw(line))}`;
+      value.textContent = index == null ? "" : ` ${short(raw(line), digits)}`;
     });
     this.tip.hidden = index == null || plot.cursor.left < 0;
     if (this.tip.hidden) return;
     const shown = lines.map((line, at) => [line.label, raw(at), at]).filter(([label, value]) => value != null && !this.hidden.has(label));
     if (!isStacked) shown.sort((a, b) => b[1] - a[1]);
     const near = marks.filter(({ at }) => Math.abs(plot.valToPos(at, "x") - plot.cursor.left) < NEAR_PIXELS / 2).slice(0, 3);
-    const text = (words, colour) => {
-      const line = document.createElement("div");
-      const square = document.createElement("i");
-      if (colour) square.style.background = colour;
-      line.append(...(colour ? [square] : []), words);
-      return line;
+    const here = plot.posToVal(plot.cursor.top, "y");
+    const far = ([, value]) => Math.abs(value - here);
+    const nearest = isStacked || shown.length < 2 ? null : shown.reduce((a, b) => (far(b) < far(a) ? b : a));
+    const line = (one) => {
+      const [label, value, at] = one;
+      const found = make("div", `${label} ${short(value, digits)} ${unit}${smoothing && !isStacked ? " (smoothed)" : ""}`, one === nearest ? "nearest" : "");
+      found.prepend(this.swatch(at));
+      return found;
     };
     this.tip.replaceChildren(
-      text(isStep ? `step ${times[index].toLocaleString("en")}` : moment(times[index])),
-      ...shown.slice(0, TIP_LINES).map(([label, value, at]) => text(`${label} ${short(value)} ${unit}${smoothing && !isStacked ? " (smoothed)" : ""}`, this.colour(at))),
-      ...(shown.length > TIP_LINES ? [text(`and ${shown.length - TIP_LINES} more`)] : []),
-      ...near.map(({ text: words }) => text(words)),
+      make("div", isStep ? `step ${times[index].toLocaleString("en")}` : when(times[index])),
+      ...shown.slice(0, TIP_LINES).map(line),
+      ...(shown.length > TIP_LINES ? [make("div", `and ${shown.length - TIP_LINES} more`)] : []),
+      ...near.map(({ text }) => make("div", text)),
     );
     const isRight = plot.cursor.left > plot.over.clientWidth / 2;
     this.tip.style.left = isRight ? "auto" : `${plot.cursor.left + 12}px`;
@@ -293,8 +300,7 @@ function within(from, to) {
 
 /* Buttons that go through a range; see TimePlot. */
 function rangeTools(look, shown) {
-  const tools = document.createElement("div");
-  tools.className = "tools";
+  const tools = make("div", "", "tools");
   for (const [words, act] of [
     ["Earlier", (from, width) => [from - width / 2, from + width / 2]],
     ["Later", (from, width) => [from + width / 2, from + width * 1.5]],
@@ -302,9 +308,7 @@ function rangeTools(look, shown) {
     ["Wider", (from, width) => [from - width / 2, from + width * 1.5]],
     ["All", null],
   ]) {
-    const button = tools.appendChild(document.createElement("button"));
-    button.type = "button";
-    button.textContent = words;
+    const button = tools.appendChild(make("button", words));
     button.onclick = () => {
       const range = shown();
       if (range) look(...(act ? within(...act(range[0], range[1] - range[0])) : []));
@@ -315,19 +319,12 @@ function rangeTools(look, shown) {
 
 /* What happened, as an item of a list. */
 function markItem({ at, kind, text, count = 1 }, isStep = false) {
-  const item = document.createElement("li");
-  item.className = kind in DASHES ? kind : "";
-  const bold = document.createElement("b");
-  bold.textContent = count > 1 ? `${count} x ${kind}` : kind;
-  item.append(isStep ? "" : moment(at), " ", bold, " ", text);
+  const item = make("li", "", kind in DASHES && kind);
+  item.append(isStep ? "" : when(at), " ", make("b", count > 1 ? `${count} x ${kind}` : kind), " ", text);
   return item;
 }
 
 /* Indexes of values with none on either side: no line shows them. */
 function alone(values) {
-  const found = [];
-  values.forEach((value, i) => {
-    if (value != null && values[i - 1] == null && values[i + 1] == null) found.push(i);
-  });
-  return found;
+  return values.flatMap((value, i) => (value != null && values[i - 1] == null && values[i + 1] == null ? [i] : []));
 }

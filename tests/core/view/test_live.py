@@ -221,6 +221,29 @@ def test_progress_is_told_with_its_times():
     assert over.ended_at_unix_seconds == 3.0
 
 
+ENDINGS = {
+    "at its last step": (20, 0, "the training is finished", "the training is finished"),
+    "stopped": (20, 80, "ended by SIGINT", "stopped at step 10 of 100: ended by SIGINT"),
+    "nobody knows how far it was to go": (20, -1, "ended by SIGINT", "ended by SIGINT"),
+}
+"""Steps told, steps left, the reason of the end, and what is said of it."""
+
+
+@pytest.mark.parametrize(("step", "left", "reason", "words"), ENDINGS.values(), ids=ENDINGS)
+def test_an_end_says_how_far_the_run_came(step, left, reason, words):
+    """And part of a training that was left is no whole one; a run that is gone on with trains."""
+    rows = timing(12, 0.1), timing(8, 0.1)
+    total = None if left < 0 else step + left
+    logged = Logged(step=step, epoch=0, values={}, remaining_steps=left, is_left=left > 0)
+    ended = RunEnded(exit_code=0, reason=reason)
+    state = view_of(*rows, events=(logged, ended))
+    assert state.ending == words.replace("step 10", f"step {state.step + 1}")
+    assert (state.quality.total_steps, state.quality.remaining_seconds) == (total, None)
+    assert state.quality.progress_ratio == (total and step / total)
+    again = RunStarted(run_id="x", command=(), nodes=(), settings={})
+    assert view_of(*rows, events=(logged, ended, again)).ending == ""
+
+
 FINDINGS = {
     "bad": Finding(kind="stall", is_complete=True, words="nobody steps"),
     "warning": Finding(kind="straggler", is_complete=True, words="beta:0 is slow"),

@@ -37,7 +37,7 @@ def timed(step):
     )
 
 
-def logged(remaining_steps=-1, **values):
+def logged(remaining_steps=-1, *, is_left=False, **values):
     """Each once."""
     return Logged(
         step=1,
@@ -47,6 +47,7 @@ def logged(remaining_steps=-1, **values):
             for name, v in values.items()
         },
         remaining_steps=remaining_steps,
+        is_left=is_left,
     )
 
 
@@ -96,6 +97,8 @@ def test_the_time_left_follows_the_pace():
     assert view_of(*paced, logged(-1)).remaining_seconds is None
     assert view_of(*paced, logged(0)).remaining_seconds == 0
     assert view_of(*paced, JOINED, logged(100)).remaining_seconds is None
+    left = view_of(*paced, logged(99, is_left=True))
+    assert (left.remaining_seconds, left.total_steps, left.progress_ratio) == (0, 100, 0.01)
     ended = RunEnded(exit_code=0, reason="done")
     assert view_of(*paced, logged(100), ended).remaining_seconds is None
 

@@ -123,7 +123,7 @@ async def _moments(browser: Any) -> list[Moment]:  # noqa: ANN401 - Playwright's
             await asyncio.sleep(0)
             shown = [await tab.screenshot() for tab in tabs]
             texts = [await tab.inner_text("body") for tab in tabs]
-            if any("not connected" in text for text in texts):
+            if any("not connected" in text or "The run has ended" in text for text in texts):
                 break  # the run has ended, and its page with it
             moments.append(Moment(_on_terminal(terminal), *shown))
         terminal.wait()

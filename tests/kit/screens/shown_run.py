@@ -295,7 +295,9 @@ class ShownRun:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
 
     def close(self) -> None:
-        """End it all."""
+        """End it all, if that is not done."""
+        if self._loop.is_closed():
+            return
         self._call(self.web.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

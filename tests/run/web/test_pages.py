@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 import urllib.request
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.config.job import MAX_TRACE_STEPS
+from hetero_hvd.messages import RunEnded
 from hetero_hvd.run.web.pages import SHARED
 from tests.driver import chromium
 from tests.driver.looked_at import faults_of, on_screens
@@ -171,6 +173,57 @@ def test_the_page_follows_the_run_and_tells_a_stall(shown):
     assert (news, stalled) == ("The run takes no steps any more.", "digits 60 %: stalled")
 
 
+HOW_FAR = "stopped at step 2400 of 4000: "
+ENDS = [
+    pytest.param("ended by an order over HTTP", 143, id="stopped"),
+    pytest.param("alpha:0: the script is wrong", 1, id="failed", marks=pytest.mark.matrix),
+]
+
+
+@needs_browser
+@pytest.mark.parametrize(("reason", "code"), ENDS)
+def test_the_page_of_a_run_that_has_ended_says_how(shown, reason, code):
+    """What was done stays as it was, and a server that is gone is no fault then."""
+    run = shown()
+
+    async def act(tab):
+        await tab.page.goto(run.web.url)
+        await tab.until(DRAWN)
+        run.take([(time.time(), RunEnded(exit_code=code, reason=reason))])
+        await asyncio.to_thread(run.close)
+        said = f"The run has ended: {HOW_FAR}{reason}"
+        await tab.wait_for("#connection", said)
+        await tab.until("board.draw().then(() => true)")  # it asks, and nobody answers
+        facts = await tab.text("#progress-facts")
+        assert await tab.text("#plots-status") == ""
+        assert await tab.text("#news") == said
+        assert await tab.value("document.querySelectorAll('.bad:not([hidden])').length") == 0
+        assert await tab.value("document.querySelectorAll('#plots canvas').length >= 9")
+        return facts, await tab.value("document.title")
+
+    facts, title = chromium.visit("about:blank", act)
+    assert re.search(rf"{HOW_FAR}{reason}.*2399 of 4000.*60 %", facts, re.DOTALL)
+    assert "left" not in facts
+    assert title == "digits 60 %: ended"
+
+
+@needs_browser
+@pytest.mark.matrix
+def test_a_server_that_is_gone_is_told_in_words(shown):
+    """A driver that was killed has said nothing of an end: it may come back."""
+    run = shown()
+
+    async def act(tab):
+        await tab.page.goto(run.web.url)
+        await tab.until(DRAWN)
+        await asyncio.to_thread(run.close)
+        await tab.wait_for("#connection", "not connected (no answer); trying again")
+        await tab.until("board.draw().then(() => true)")
+        return await tab.text("#plots-status")
+
+    assert chromium.visit("about:blank", act) == "no answer"
+
+
 @needs_browser
 def test_orders_need_the_token_and_a_yes(shown):
     """Drain, trace and stop by keys; what is refused is told; the token is kept nowhere."""
@@ -196,12 +249,13 @@ def test_orders_need_the_token_and_a_yes(shown):
         said += ".filter((one) => one.textContent.includes('needs the token')).length"
         assert await tab.value(said) == 1
         assert await tab.value("document.activeElement.id") == "token"
+        await tab.write("x" * 20)
+        await tab.page.locator("#trace").press("Enter")
+        await tab.wait_for("#order-status", "the token is not that of the role 'operate' here")
+        await tab.value("document.querySelector('#token').value = ''")
         await tab.write(OPERATE)
-        for press, words in (
-            (drain, "drain"),
-            (tab.page.locator("#trace"), "trace"),
-            (tab.page.locator("#stop"), "stop"),
-        ):
+        trace, stop = tab.page.locator("#trace"), tab.page.locator("#stop")
+        for press, words in ((drain, "drain"), (trace, "trace"), (stop, "stop")):
             await press.press("Enter")
             await tab.wait_for("#order-status", f"{words} is under way")
         kept = await tab.value(
@@ -212,8 +266,9 @@ def test_orders_need_the_token_and_a_yes(shown):
     asked, kept = chromium.visit("about:blank", act)
     assert run.orders[0] == ("drain", "beta:0")
     assert (run.orders[1][0], run.orders[1][1]["steps"], run.orders[2]) == ("trace", 5, ("stop",))
-    assert [words.split("?")[0] for words in asked] == ["Let beta:0 go"] * 3 + [
-        "Stop the whole run"
+    assert [words.partition("?")[0] for words in asked[2:]] == [
+        "Let beta:0 go",
+        "Stop the whole run",
     ]
     assert "oooo" not in kept
 
@@ -321,3 +376,38 @@ def test_runs_beside_are_listed_with_their_pages(shown):
     assert link.startswith("http://127.0.0.1:")
     assert not link.startswith(run.web.url)
     assert "token" not in link
+
+
+OWN_PLOT = (
+    "new TimePlot(at('news').parentElement.appendChild(document.createElement('figure')), () => {})"
+)
+
+
+@needs_browser
+def test_a_tip_tells_runs_apart(shown):
+    """Values that differ look different, each with the look of its line; the nearest stands out."""
+    run = shown()
+    labels = [f"run {number}" for number in range(10)]
+    lines = [
+        {"label": label, "values": [0.9871 + 1e-4 * at] * 3} for at, label in enumerate(labels)
+    ]
+    told = {
+        "title": "accuracy", "unit": "", "from": 0, "to": 2, "times": [0, 1, 2], "lines": lines,
+        "marks": [], "isStep": True, "isFree": True,
+    }  # fmt: skip
+
+    async def act(tab):
+        await tab.page.goto(run.web.url)
+        await tab.until(DRAWN)
+        await tab.value(f"(globalThis.tipped = {OWN_PLOT}, tipped.show({json.dumps(told)}))")
+        place = "tipped.plot.valToPos(0.98750001, 'y')"
+        await tab.value(f"tipped.plot.setCursor({{left: 100, top: {place}}})")
+        rows = await tab.value("[...tipped.tip.children].map((row) => row.innerText.trim())")
+        nearest = await tab.value("tipped.tip.querySelector('.nearest').innerText.trim()")
+        looks = "[...tipped.tip.querySelectorAll('i')].map((square) => square.style.background)"
+        return rows, nearest, await tab.value(looks)
+
+    rows, nearest, looks = chromium.visit("about:blank", act)
+    assert rows[1:] == [f"run {at} {round(0.9871 + 1e-4 * at, 4)}" for at in range(9, -1, -1)]
+    assert nearest == "run 4 0.9875"
+    assert len(set(looks)) == 10

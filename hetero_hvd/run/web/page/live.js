@@ -15,7 +15,7 @@ function shape(tag, attributes) {
 
 const seconds = (value) => (value == null ? "–" : `${(value * 1e3).toFixed(0)} ms`);
 const memory = (value) => (value == null ? "–" : `${(value / 2 ** 20).toFixed(0)} MiB`);
-const figure = (value) => (value == null ? "no number" : String(Number(value.toPrecision(4))));
+const figure = (value) => (value == null ? "no number" : short(value, 4));
 
 function duration(value) {
   if (value < 10) return `${value.toFixed(1)} s`;
@@ -44,18 +44,20 @@ function facts(id, found) {
   }
 }
 
+const ending = () => (state?.state === "ended" ? `The run has ended: ${state.ending}` : "");
+
 // Progress, once more with each tick of our clock
 
 function showProgress() {
   if (!state) return;
   const { quality, stepped_at_unix_seconds: stepped, started_at_unix_seconds: started, ended_at_unix_seconds: ended } = state;
-  const found = { state: state.state, step: state.step < 0 ? "–" : state.step };
+  const isOver = ending() !== "";
+  const found = { state: state.ending || state.state, step: state.step < 0 ? "–" : state.step };
   const done = quality.total_steps ? Math.min(1, (state.step + 1) / quality.total_steps) : null;
   if (done != null) found.step = `${state.step} of ${quality.total_steps}`;
   if (state.epoch != null) found.epoch = state.epoch;
   if (done != null) found.done = `${(100 * done).toFixed(done < 0.1 ? 1 : 0)} %`;
   if (started != null) found.elapsed = duration(Math.max(0, (ended ?? now()) - started));
-  const isOver = state.state === "ended";
   if (quality.remaining_seconds != null && !isOver) found["time left"] = duration(quality.remaining_seconds);
   const silent = stepped == null ? null : Math.max(0, now() - stepped);
   if (silent != null && !isOver) found["last step"] = `${duration(silent)} ago`;
@@ -69,7 +71,7 @@ function showProgress() {
   if (isStalled) at("stall").textContent = `No step for ${duration(silent)}.`;
   const percentDone = done == null ? "" : ` ${Math.floor(100 * done)} %`;
   document.title = `${state.name || state.run_id || "hetero-hvd"}${percentDone}: ${isStalled ? "stalled" : state.state}`;
-  tell("news", isStalled ? "The run takes no steps any more." : state.state === "starting" ? "" : `The run is ${state.state}.`);
+  tell("news", isStalled ? "The run takes no steps any more." : ending() || (state.state === "training" ? "The run is training." : ""));
 }
 
 // Workers: their rows are changed in place, as they change all the time
@@ -92,7 +94,7 @@ function showBar(svg, parts, worker, longest) {
     x += width;
   });
   const words = parts.map((part) => `${part.words} ${seconds(worker.phases[part.name])}`).join(", ");
-  if (svg.getAttribute("aria-label") !== words) svg.setAttribute("aria-label", words);
+  if (svg.ariaLabel !== words) svg.ariaLabel = words;
 }
 
 function newRow(name) {
@@ -190,7 +192,7 @@ const board = new PlotBoard(at("plots"), async (wanted) => {
     tell("plots-status", view.left_out.join(" ") || (view.workers.length || view.plots.some((plot) => plot.steps.length) ? "" : "No step has been measured yet."));
     return view;
   } catch (error) {
-    tell("plots-status", problem(error), true);
+    if (!ending()) tell("plots-status", problem(error), true);
     return board.view ?? { workers: [], first_step: null, last_step: null, first_unix_seconds: null, last_unix_seconds: null, plots: [], marks: [] };
   }
 });
@@ -265,9 +267,9 @@ async function repeat(act, milliseconds) {
 }
 
 at("runs-beside").ontoggle = () => at("runs-beside").open && showRuns();
-for (const table of document.querySelectorAll("table")) table.setAttribute("role", "table");
+for (const table of document.querySelectorAll("table")) table.role = "table";
 for (const th of document.querySelectorAll("th")) th.scope = "col";
 setInterval(showProgress, CLOCK_MS);
-follow("events", "the driver", show);
+follow("events", "the driver", show, ending);
 repeat(() => board.draw(), PLOTS_MS);
 repeat(showAdvice, ADVICE_MS);
