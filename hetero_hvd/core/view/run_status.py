@@ -8,7 +8,6 @@ from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.core.view.live import LiveState, LiveView, WorkerView
 from hetero_hvd.core.view.meanings import Words
 from hetero_hvd.core.view.quality import duration
-from hetero_hvd.core.view.queued.job_progress import JobProgress
 from hetero_hvd.messages import Recovered, RunEnded, WorkersJoined
 
 MIN_SILENT_SECONDS = 5.0
@@ -25,7 +24,6 @@ class RunStatus:
 
     def __init__(self) -> None:
         self._view = LiveView(tuple)
-        self._progress = JobProgress()
         self._began_at_seconds: float | None = None
         self._step_at_seconds: float | None = None
         self._gap_seconds = 0.0
@@ -38,7 +36,6 @@ class RunStatus:
             event: What happened.
         """
         self._view.observe(at_seconds, event)
-        self._progress.observe(at_seconds, event)
         if self._began_at_seconds is None:
             self._began_at_seconds = at_seconds
         match event:
@@ -88,9 +85,8 @@ class RunStatus:
     def _of_training(self, state: LiveState) -> list[Words]:
         members = [worker for worker in state.workers if worker.state == "training"]
         pieces = [Words(f"step {state.step}", "good")]
-        facts = self._progress.facts
-        if facts.samples_left is not None:
-            ratio = facts.samples_done / max(1.0, facts.samples_done + facts.samples_left)
+        if (total := state.quality.total_steps) is not None:
+            ratio = min(1.0, (state.step + 1) / max(1, total))
             pieces.append(Words(f"{ratio:.0%}", "progress", 4))
         if state.quality.remaining_seconds is not None:
             pieces.append(Words(f"{duration(state.quality.remaining_seconds)} left", "progress", 2))
