@@ -17,7 +17,6 @@ from hetero_hvd.messages.causes import (
     Judged,
     SlowBy,
 )
-from hetero_hvd.messages.checkpoints import CheckpointFailed, CheckpointWritten
 from hetero_hvd.messages.events import (
     DRAINED,
     ClockMeasured,
@@ -51,12 +50,12 @@ from hetero_hvd.messages.from_driver import (
     TraceRequested,
 )
 from hetero_hvd.messages.from_worker import (
-    Calibrated,
+    CheckpointFailed,
+    CheckpointWritten,
     ClockTold,
     Crashed,
     Entered,
     Evaluated,
-    FileSet,
     Finished,
     FromWorker,
     Heartbeat,
@@ -88,9 +87,11 @@ from hetero_hvd.messages.phases import (
     StepPart,
 )
 from hetero_hvd.messages.profile import (
+    Calibrated,
     CollectivesTimed,
     CommMeasured,
     DeviceUsed,
+    FileSet,
     OperationMeasured,
     OperationTiming,
     PhasesTimed,

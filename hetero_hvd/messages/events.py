@@ -8,10 +8,10 @@ from typing import Literal
 import msgspec
 
 from hetero_hvd.messages.causes import Judged
-from hetero_hvd.messages.checkpoints import CheckpointFailed, CheckpointWritten
 from hetero_hvd.messages.from_driver import BatchPlan
 from hetero_hvd.messages.from_worker import (
-    Calibrated,
+    CheckpointFailed,
+    CheckpointWritten,
     Crashed,
     Evaluated,
     Finished,
@@ -26,6 +26,7 @@ from hetero_hvd.messages.from_worker import (
 )
 from hetero_hvd.messages.identity import Message, WorkerId
 from hetero_hvd.messages.profile import (
+    Calibrated,
     CollectivesTimed,
     CommMeasured,
     DeviceUsed,

@@ -7,39 +7,18 @@ from typing import Literal
 import msgspec
 from msgspec import field
 
-from hetero_hvd.messages.checkpoints import CheckpointFailed, CheckpointWritten
 from hetero_hvd.messages.identity import GlooAddress, Message, WorkerId
 from hetero_hvd.messages.profile import (
+    Calibrated,
     CollectivesTimed,
     CommMeasured,
     DeviceUsed,
+    FileSet,
     PhasesTimed,
     SourcesRead,
     TraceWritten,
 )
-from hetero_hvd.messages.timing import PassTiming, StepTiming
-
-
-class FileSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The files that a data set of the script is made of, as `core.data.file_sets` compares them.
-
-    Attributes:
-        what: What it is and where, for people; it may differ between nodes.
-        num_files: So many.
-        num_bytes: Of all of them together, as far as their sizes are told.
-        digest: Of their names and sizes, in order.
-        contents: Of what their store says of their contents; empty: it says nothing.
-        store: What the contents of two sets can be compared by.
-        sketch: What tells in which files two sets differ, if these are few; empty: not told.
-    """
-
-    what: str
-    num_files: int
-    num_bytes: int
-    digest: str
-    contents: str = ""
-    store: str = ""
-    sketch: bytes = b""
+from hetero_hvd.messages.timing import StepTiming
 
 
 class Ready(Message, frozen=True):
@@ -122,20 +101,6 @@ class WorkersJoined(Message, frozen=True):
         return "varying" if self.shares_vary else "planned"
 
 
-class Calibrated(Message, frozen=True):
-    """What the members have measured before the first step of a plan. Sent by rank 0.
-
-    Attributes:
-        rendezvous_id: Membership that it was measured in.
-        plan_id: Plan that asked for it.
-        measured: Of each member in rank order; empty where it could not measure.
-    """
-
-    rendezvous_id: int
-    plan_id: int
-    measured: tuple[tuple[PassTiming, ...], ...]
-
-
 class StepsTimed(Message, frozen=True):
     """One exchange: the timings of all workers. Sent by rank 0.
 
@@ -209,6 +174,44 @@ class Logged(Message, frozen=True):
     values: dict[str, LoggedValue]
     remaining_steps: int = -1
     is_left: bool = False
+
+
+class CheckpointWritten(Message, frozen=True):
+    """A state of the training is on disk as a whole. Sent by who has written it.
+
+    Attributes:
+        step: Applied steps of that state.
+        path: Where it is.
+        num_bytes: Its size.
+        metrics: The results of the evaluation that it was kept for; empty: it was time for one.
+        is_best: Whether it is the best one so far by the metric that the job names.
+        trainer: Whose state it is: which `Trainer` of the script, from 1.
+    """
+
+    step: int
+    path: str
+    num_bytes: int
+    metrics: dict[str, float]
+    is_best: bool
+    trainer: int = 1
+
+
+class CheckpointFailed(Message, frozen=True):
+    """A state of the training could not be written down. Sent by who has tried.
+
+    Attributes:
+        step: Applied steps of that state.
+        path: Where it was to be.
+        error: Why it is not there, in words.
+        num_failed: So many of this trainer have failed in a row, >= 1.
+        trainer: As of `CheckpointWritten`.
+    """
+
+    step: int
+    path: str
+    error: str
+    num_failed: int = 1
+    trainer: int = 1
 
 
 class Recovered(Message, frozen=True):

@@ -1,10 +1,11 @@
-"""What workers measure beside the phases of a step."""
+"""What workers measure beside the phases of a step, and what their data are."""
 
 from __future__ import annotations
 
 import msgspec
 
 from hetero_hvd.messages.identity import Message, WorkerId
+from hetero_hvd.messages.timing import PassTiming
 
 
 class OperationTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,3 +206,39 @@ class TraceWritten(Message, frozen=True):
     from_step: int
     num_steps: int
     problem: str
+
+
+class Calibrated(Message, frozen=True):
+    """What the members have measured before the first step of a plan. Sent by rank 0.
+
+    Attributes:
+        rendezvous_id: Membership that it was measured in.
+        plan_id: Plan that asked for it.
+        measured: Of each member in rank order; empty where it could not measure.
+    """
+
+    rendezvous_id: int
+    plan_id: int
+    measured: tuple[tuple[PassTiming, ...], ...]
+
+
+class FileSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The files that a data set of the script is made of, as `core.data.file_sets` compares them.
+
+    Attributes:
+        what: What it is and where, for people; it may differ between nodes.
+        num_files: So many.
+        num_bytes: Of all of them together, as far as their sizes are told.
+        digest: Of their names and sizes, in order.
+        contents: Of what their store says of their contents; empty: it says nothing.
+        store: What the contents of two sets can be compared by.
+        sketch: What tells in which files two sets differ, if these are few; empty: not told.
+    """
+
+    what: str
+    num_files: int
+    num_bytes: int
+    digest: str
+    contents: str = ""
+    store: str = ""
+    sketch: bytes = b""

@@ -66,8 +66,9 @@ class Recording:
         self._has_finished = self._has_left = False
         self._script_end = ScriptEnd(worker, self.tell)
         record = settings.record
-        labels = {"name": record.name, "tags": record.tags}
-        self.run = new_identity(settings.job.output, worker.node, **labels)
+        self.run = new_identity(
+            settings.job.output, worker.node, name=record.name, tags=record.tags
+        )
 
     @property
     def newest_plan(self) -> BatchPlan | None:
