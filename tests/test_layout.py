@@ -221,6 +221,7 @@ WALL_CLOCK = {
     "hetero_hvd/driver/output/json_logs.py": "when something was logged, for people",
     "hetero_hvd/run/sinks/destinations/kubernetes_object.py": "when the state was told, for people",
     "hetero_hvd/run/event_bus.py": "when an event happened, for people",
+    "hetero_hvd/cli/queue/tried.py": "how old a file is, which an earlier run has left",
     "hetero_hvd/remote/examination.py": "how far the nodes' wall clocks are off",
     "hetero_hvd/remote/programs/examination_program.py": "the answer to that question",
 }

@@ -17,6 +17,7 @@ from typing import Any
 from hetero_hvd.config import ClusterConfig, NodesFile
 from hetero_hvd.core.advice.placement_trial import TrialSettings
 from hetero_hvd.core.view.queued.job_progress import JobProgress
+from hetero_hvd.discovery.submission.pinned_script import place_of_script
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult, Lender, Owner
 from hetero_hvd.driver.guard.node_care import NodeCare
@@ -217,7 +218,7 @@ class Job:
         cluster, team, say = nodes_file.current, self._team, console.say
         self._trials: Trials | None = None
         if isinstance(trial, TrialSettings):
-            self._trials = Trials(trial, cluster.job, slots, team.bus, say=say, folder=output)
+            self._trials = self._trials_of(trial)
         elif trial is not None:
             trial.end = team.end
             team.launcher.tried = trial.options
@@ -228,6 +229,18 @@ class Job:
         self._team.bus.subscribe(self._standby.observe, "what sets workers aside")
         self._prices: NodesPriced | None = None
         self._is_interrupted = False
+
+    def _trials_of(self, settings: TrialSettings) -> Trials:
+        team = self._team
+        return Trials(
+            settings,
+            self._nodes_file.current.job,
+            team.slots,
+            team.bus,
+            say=self._console.say,
+            folder=self._output,
+            script=place_of_script(self._command, Path.cwd()),
+        )
 
     async def run(self) -> JobResult:
         """Start, train, end; see `run_job`."""

@@ -60,6 +60,10 @@ class WorkerIdentity(LaunchPart, frozen=True):
     run: str = ""
 
 
+EMULATED = ", emulated: "
+"""Between a device's model and the words of `EmulateSettings`."""
+
+
 class EmulateSettings(LaunchPart, frozen=True):
     """How the worker is slowed down; each is described at `config.node.EmulateConfig`.
 

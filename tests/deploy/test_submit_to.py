@@ -191,6 +191,11 @@ MAPPED = {
         "--array: not with --to slurm: ",
         "--array: not with --to kubernetes: ",
     ),
+    "trials": (
+        ("--trials", "a"),
+        "--trials: not with --to slurm: is of our own queue",
+        "--trials: not with --to kubernetes: is of our own queue",
+    ),
     "a socket": (
         ("--socket", "a"),
         "--socket: not with --to slurm: ",

@@ -12,7 +12,7 @@ from hetero_hvd.cli.queue.submit_to import Numbers, given_settings
 from hetero_hvd.cli.record.times import duration, positive
 from hetero_hvd.cli.settings import add_settings
 from hetero_hvd.config.job import OF_THE_QUEUE
-from hetero_hvd.config.paths import some_path
+from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.config.variables import ARRAY_VARIABLE
 from hetero_hvd.core.digits import whole_number
 from hetero_hvd.core.queue.jobs import MAX_ARRAY, PRIORITIES
@@ -65,6 +65,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="JOB",
         help="start when that job has succeeded, or jobs such as 3-12; may be given again",
+    )
+    command.add_argument(
+        "--trials",
+        type=path_text,
+        metavar="PATH",
+        help="what `hetero-hvd trial` has measured of the script, by which the job is placed: its "
+        "placements.json or the folder of that (default: runs, if one is there)",
     )
     _add_limits(command)
     add_socket(command)
@@ -214,8 +221,15 @@ def _numbers(arguments: argparse.Namespace, wrong: AllWrong) -> Numbers:
 
 def _submitted(arguments: argparse.Namespace, numbers: Numbers) -> tuple[int, int]:
     """The number of the job; of an array the first and the last."""
-    from hetero_hvd.discovery.submission.queue_client import submit  # noqa: PLC0415 - not for all
+    from hetero_hvd.cli.queue.tried import trials_of  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.submission.queue_client import submit  # noqa: PLC0415 - likewise
 
+    is_command = arguments.devices is not None
+    if is_command and arguments.trials is not None:
+        raise UserError("--trials: is of trainings; leave it or --devices out")
+    trials, lines = ([], []) if is_command else trials_of(arguments.command, arguments.trials)
+    for line in lines:
+        show(line, sys.stderr)
     array, limit = _array(arguments.array)
     number = submit(
         arguments.command,
@@ -226,12 +240,13 @@ def _submitted(arguments: argparse.Namespace, numbers: Numbers) -> tuple[int, in
         needs=arguments.needs,
         retries=RETRIES if numbers.retries is None else numbers.retries,
         after=numbers.after,
-        is_command=arguments.devices is not None,
+        is_command=is_command,
         array=array,
         array_limit=limit,
         deadline_seconds=numbers.deadline_seconds,
         time_limit_seconds=numbers.time_limit_seconds,
         idle_limit_seconds=numbers.idle_limit_seconds,
+        trials=trials,
         settings=given_settings(arguments),
         socket_path=arguments.socket,
     )

@@ -6,12 +6,13 @@ A job's share in a plan is so many of each class.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
 from hetero_hvd.core.queue.jobs import JobRequest, QueuedJob
 from hetero_hvd.core.queue.measured.link_book import LinkCosts
+from hetero_hvd.core.queue.measured.tried_rates import Counts, TriedRates
 from hetero_hvd.core.queue.set_rate import rate_of
 
 
@@ -20,8 +21,8 @@ class DeviceClass:
     """Devices of one pool, kind, size, link and, where that matters, node.
 
     Attributes:
-        node: That they are all in; empty: it is not asked for, and each that has a link of its own
-            is in another one.
+        node: That they are all in; empty: nothing is said of it by name, and each that has a link
+            of its own is in another one.
         devices: Those that may be leased, by name.
         relative_speed: See `QueueDevice`.
         link_seconds: What the link of their node costs for each byte, see `LinkCosts`; 0: nothing
@@ -48,6 +49,7 @@ class ClassSpeeds:
         communication: See `set_rate`, of speeds instead of rates.
         links: The same of measured links, for what the job reduces.
         best_rate: Of the fastest, in the job's units per second; 0: it can run nowhere.
+        tried: What a trial says of sets of them; None: there is none.
     """
 
     speeds: tuple[float, ...]
@@ -55,6 +57,7 @@ class ClassSpeeds:
     communication: tuple[float, ...]
     links: tuple[float, ...]
     best_rate: float
+    tried: TriedRates | None = None
 
 
 class ClassTable:
@@ -63,7 +66,7 @@ class ClassTable:
     Args:
         devices: All of the cluster.
         pools: Name to pool.
-        by_node: Whether a job asks for a node by name.
+        named: Nodes of which something is said by name: a job's needs, or a trial.
         links: What is known of the nodes' links.
     """
 
@@ -72,7 +75,7 @@ class ClassTable:
         devices: Sequence[QueueDevice],
         pools: Mapping[str, DevicePool],
         *,
-        by_node: bool,
+        named: Collection[str] = (),
         links: LinkCosts = LinkCosts({}),  # noqa: B008 - it cannot be changed
     ) -> None:
         self.links = links
@@ -82,7 +85,7 @@ class ClassTable:
         for each in ready:
             link = links.of(each.node)
             is_several = link > 0 and on_node[each.node] > 1  # they need no link among themselves
-            node = each.node if by_node or is_several else ""
+            node = each.node if each.node in named or is_several else ""
             key = (link, each.pool, each.kind, node, each.memory_bytes, each.is_guest)
             groups.setdefault((*key, each.relative_speed), []).append(each)
         self.classes = tuple(
@@ -122,7 +125,7 @@ class ClassTable:
         self._speeds.pop(job, None)
 
     def _speeds_for(self, request: JobRequest) -> ClassSpeeds:
-        known = request.expected_rates
+        known = self._rates_of(request)
         usual = self._scale(known)
         rates = [
             known.get(group.kind, group.relative_speed * usual) * self._may_use(request, group)
@@ -130,6 +133,7 @@ class ClassTable:
         ]
         best = max(rates, default=0.0)
         scale = 1.0 / best if best else 0.0
+        tried = request.trial and best and TriedRates(request.trial, self.nodes, best)
         return ClassSpeeds(
             tuple(rate * scale for rate in rates),
             tuple(group.pool == request.pool for group in self.classes),
@@ -138,7 +142,32 @@ class ClassTable:
             ),
             tuple(request.bytes_per_unit * group.link_seconds * best for group in self.classes),
             best,
+            tried or None,
         )
+
+    def _rates_of(self, request: JobRequest) -> Mapping[str, float]:
+        """Kind to a device's rate; what jobs have not measured is what nodes did in a trial alone.
+
+        Where no node was alone, all kinds did in proportion to what is said of them.
+        """
+        known, trial = dict(request.expected_rates), request.trial
+        if trial is None:
+            return known
+        speeds = trial.speeds
+        groups = [group for group in self.classes if group.node in trial.workers]
+        alone: dict[str, list[float]] = {}
+        for group in groups:
+            if (found := speeds.get(frozenset([group.node]))) is not None:
+                rate = found.samples_per_second / trial.workers[group.node]
+                alone.setdefault(group.kind, []).append(rate)
+        known = {kind: sum(rates) / len(rates) for kind, rates in alone.items()} | known
+        if not known and trial.placements:
+            most = max(trial.placements, key=lambda each: len(each.nodes))
+            there = [group for group in groups if group.node in most.nodes]
+            total = sum(trial.workers[group.node] * group.relative_speed for group in there)
+            for group in there:
+                known[group.kind] = most.samples_per_second * group.relative_speed / total
+        return known
 
     def _lends(self, pool: str) -> bool:
         return pool not in self._pools or self._pools[pool].lends
@@ -184,8 +213,8 @@ class JobShare:
     """
 
     __slots__ = (
-        "communication", "count", "current", "given", "job", "kinds", "link", "node", "nodes",
-        "rate", "remaining_seconds", "speeds", "total", "urgency",
+        "class_kinds", "communication", "count", "current", "given", "job", "kinds", "link",
+        "node", "nodes", "rate", "remaining_seconds", "speeds", "total", "urgency",
     )  # fmt: skip
 
     def __init__(
@@ -206,12 +235,17 @@ class JobShare:
         self.communication = 0.0
         self.node = ""
         self.nodes = table.nodes
+        self.class_kinds = table.kinds
         self.link = 0.0
         self.kinds: set[str] = set()
         self.rate = 0.0
 
     def rate_with(self, index: int, kind: str) -> float:
         """Its rate with a device of a class more."""
+        if self.speeds.tried is not None:
+            after = list(self.given)
+            after[index] += 1
+            return self.rate_of_counts(after, self.class_kinds)
         total = self.total + self.speeds.speeds[index]
         slowest = max(self.communication, self.speeds.communication[index])
         is_mixed = len(self.kinds) > 1 or (self.count > 0 and kind not in self.kinds)
@@ -232,20 +266,28 @@ class JobShare:
 
     def rate_of_counts(self, given: Sequence[int], kinds: Sequence[str]) -> float:
         """Its rate with so many devices of each class alone."""
-        chosen = [index for index, number in enumerate(given) if number]
-        if not chosen:
-            return 0.0
-        total = sum(self.speeds.speeds[index] * given[index] for index in chosen)
-        return self._rate_of(chosen, total, sum(given), kinds)
+        rate, tried = self._by_formula(given, kinds), self.speeds.tried
+        if tried is None or not rate:
+            return rate
+
+        def formula(counts: Counts) -> float:
+            return self._by_formula(counts, kinds)
+
+        return tried.rate(given, rate, formula)
 
     def rate_of_all(self, chosen: Sequence[int], kinds: Sequence[str]) -> float:
         """Its rate with these classes' devices alone."""
-        total = sum(self.speeds.speeds[index] for index in chosen)
-        return self._rate_of(chosen, total, len(chosen), kinds)
+        counts = [0] * len(self.given)
+        for index in chosen:
+            counts[index] += 1
+        return self.rate_of_counts(counts, kinds)
 
-    def _rate_of(
-        self, classes: Sequence[int], total: float, number: int, kinds: Sequence[str]
-    ) -> float:
+    def _by_formula(self, given: Sequence[int], kinds: Sequence[str]) -> float:
+        classes = [index for index, number in enumerate(given) if number]
+        if not classes:
+            return 0.0
+        total = sum(self.speeds.speeds[index] * given[index] for index in classes)
+        number = sum(given)
         slowest = max(self.speeds.communication[index] for index in classes)
         is_mixed = len({kinds[index] for index in classes}) > 1
         is_within = self._node_of(classes) or number == 1

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from hetero_hvd.core.queue.measured.measured_trial import MeasuredTrial
 from hetero_hvd.core.queue.needs import DeviceNeed
 from hetero_hvd.errors import UserError
 
@@ -48,6 +49,8 @@ class JobRequest:
             that costs follows from the links that were measured.
         hidden_ratio: So much of its computation has reductions beside it, 0 to 1, as far as it
             has shown.
+        trial: What a trial of the model has measured of sets of nodes; None: nothing that counts.
+        trial_words: Why one that there is does not count, or what was wrong with it.
         time_limit_seconds: It is ended after so long with devices; inf: never.
         idle_limit_seconds: It is ended when its devices have done nothing for so long.
         deadline_seconds: When it should have ended, on the queue's clock; inf: none.
@@ -73,6 +76,8 @@ class JobRequest:
     communication_seconds: Mapping[str, float] = field(default_factory=dict)
     bytes_per_unit: float = 0.0
     hidden_ratio: float = 0.0
+    trial: MeasuredTrial | None = None
+    trial_words: str = ""
     time_limit_seconds: float = math.inf
     idle_limit_seconds: float = math.inf
     deadline_seconds: float = math.inf

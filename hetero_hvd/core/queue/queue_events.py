@@ -10,6 +10,7 @@ from typing import Literal
 from hetero_hvd.core.queue.devices import DeviceCondition, DevicePool, QueueDevice
 from hetero_hvd.core.queue.healing import FailureCause
 from hetero_hvd.core.queue.jobs import JobPriority, JobRequest
+from hetero_hvd.core.queue.measured.measured_trial import MeasuredTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,29 @@ class ModelTold:
 
     Attributes:
         model: See `JobRequest`; not empty.
+        global_batch_size: Samples per optimizer step; 0: not told.
     """
 
     job: str
     model: str
+    global_batch_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTried:
+    """A user has shown what a trial has measured of a model; see `ModelBook.note_trial`.
+
+    Attributes:
+        user: Whose trial.
+        script: See `JobRequest`.
+        model: See `JobRequest`; not empty.
+        trial: Of nodes that the cluster has.
+    """
+
+    user: str
+    script: str
+    model: str
+    trial: MeasuredTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +188,7 @@ QueueEvent = (
     JobSubmitted
     | JobProgressed
     | ModelTold
+    | ModelTried
     | JobMeasured
     | LinksMeasured
     | JobIdled

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from hetero_hvd.core.queue.allocation.device_allocation import DeviceAllocation
 from hetero_hvd.core.queue.device_classes import ClassSpeeds, JobShare
 from hetero_hvd.core.queue.jobs import PRIORITIES, QueuedJob
+from hetero_hvd.core.queue.measured.trial_words import speed_here
 from hetero_hvd.core.queue.queue_events import DecisionKind, QueueDecision
 from hetero_hvd.core.queue.queue_state import QueueState
 
@@ -255,7 +256,7 @@ def _changes(
     for name, devices in chosen.items():
         job = state.jobs[name]
         if set(devices) != set(job.devices):
-            found.append(_decision(job, sorted(devices), taken, keeps_until))
+            found.append(_decision(state, job, sorted(devices), taken, keeps_until))
     return sorted(found, key=lambda each: (_ORDER[each.kind], state.jobs[each.job].number))
 
 
@@ -279,6 +280,7 @@ def _add_nearest(
 
 
 def _decision(
+    state: QueueState,
     job: QueuedJob,
     devices: list[str],
     taken: dict[str, str],
@@ -299,11 +301,12 @@ def _decision(
         kind, reason = "grow", f"{after - before} more would be idle, or serve others less"
     else:
         kind, reason = "move", "other devices are faster for it by more than the move costs"
+    tried = speed_here(job.request, devices, state.devices)
     return QueueDecision(
         kind=kind,
         job=name,
         devices=tuple(devices),
-        reason=reason,
+        reason=f"{reason}; {tried}" if tried else reason,
         keeps_until_seconds=keeps_until.get(name, job.keeps_until_seconds),
     )
 

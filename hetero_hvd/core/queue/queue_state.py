@@ -11,7 +11,7 @@ from hetero_hvd.core.queue.device_classes import ClassTable
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
 from hetero_hvd.core.queue.fair_share import FairShare, ShareFacts
 from hetero_hvd.core.queue.healing import CAUSE_IN_WORDS, FailureCause, retry_after_seconds
-from hetero_hvd.core.queue.jobs import QueuedJob
+from hetero_hvd.core.queue.jobs import JobRequest, QueuedJob
 from hetero_hvd.core.queue.measured.link_book import LinkBook, MeasuredSet
 from hetero_hvd.core.queue.measured.model_book import MeasuredModel, ModelBook
 from hetero_hvd.core.queue.queue_events import (
@@ -29,6 +29,7 @@ from hetero_hvd.core.queue.queue_events import (
     JobSubmitted,
     LinksMeasured,
     ModelTold,
+    ModelTried,
     PoolsChanged,
     QueueDecision,
     QueueEvent,
@@ -93,6 +94,7 @@ class QueueState:
             JobSubmitted: self._submitted,
             JobProgressed: self._progressed,
             ModelTold: self._model_told,
+            ModelTried: self._model_tried,
             JobMeasured: self._measured,
             LinksMeasured: self._links_measured,
             JobIdled: self._idled,
@@ -146,12 +148,10 @@ class QueueState:
     def table(self) -> ClassTable:
         """The devices that may be leased, by class."""
         if self._table is None:
-            by_node = any(
-                need.what == "node" for job in self.jobs.values() for need in job.request.needs
-            )
+            named = frozenset().union(*(_named(job.request) for job in self.jobs.values()))
             links = self._links.costs(self.clock_seconds)
             self._table = ClassTable(
-                tuple(self.devices.values()), self.pools, by_node=by_node, links=links
+                tuple(self.devices.values()), self.pools, named=named, links=links
             )
         return self._table
 
@@ -271,14 +271,15 @@ class QueueState:
             if name not in self.jobs and name not in self.ended:
                 raise UserError(f"job {request.job!r}: it is to follow {name!r}, which is unknown")
             self._followers.setdefault(name, []).append(request.job)
+        request = self._models.expected(request, self.clock_seconds)
         self.jobs[request.job] = QueuedJob(
-            request=self._models.expected(request, self.clock_seconds),
+            request=request,
             number=self._num_submitted,
             submitted_at_seconds=self.clock_seconds,
             waiting_since_seconds=self.clock_seconds,
         )
         self._num_submitted += 1
-        if any(need.what == "node" for need in request.needs):
+        if _named(request):
             self._table = None
 
     def _progressed(self, event: JobProgressed) -> None:
@@ -287,9 +288,18 @@ class QueueState:
 
     def _model_told(self, event: ModelTold) -> None:
         job = self.job(event.job)
+        before, size = _named(job.request), event.global_batch_size
         if event.model != job.request.model:
             job.request = self._models.told(job.request, event.model, self.clock_seconds)
             self._models.note(job.request, job.request, self.clock_seconds)
+        if job.request.trial is not None and size not in (0, job.request.trial.global_batch_size):
+            args = job.request, event.model, self.clock_seconds, size
+            job.request = self._models.tried(*args)
+        if _named(job.request) != before:
+            self._table = None
+
+    def _model_tried(self, event: ModelTried) -> None:
+        self._models.note_trial(event.user, event.script, event.model, event.trial)
 
     def _measured(self, event: JobMeasured) -> None:
         job = self.job(event.job)
@@ -394,8 +404,14 @@ class QueueState:
         job.has_succeeded = has_succeeded
         self.ended[name] = self.jobs.pop(name)
         self.table.forget(name)
-        if any(need.what == "node" for need in job.request.needs):
+        if _named(job.request):
             self._table = None
         for follower in self._followers.pop(name, ()):
             if follower in self.jobs:
                 self.jobs[follower].waiting_since_seconds = self.clock_seconds
+
+
+def _named(request: JobRequest) -> frozenset[str]:
+    """Nodes of which something is said by name: what the job needs, or a trial of it."""
+    needed = {str(need.value) for need in request.needs if need.what == "node"}
+    return frozenset(needed | (request.trial.workers.keys() if request.trial else set()))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from hetero_hvd.core.queue.device_classes import ClassTable, JobShare
 from hetero_hvd.core.queue.devices import DeviceCondition
 from hetero_hvd.core.queue.jobs import QueuedJob
+from hetero_hvd.core.queue.measured.trial_words import fastest, speed_here, what_is_left_out
 from hetero_hvd.core.queue.queue_plan import in_words, remaining_seconds
 from hetero_hvd.core.queue.queue_state import QueueState
 
@@ -43,7 +44,9 @@ def why(
         left = ending_in_seconds(state, job)
         until = f"; about {in_words(left)} left" if math.isfinite(left) else ""
         has = f"{_counted(len(job.devices))}: {', '.join(job.devices)}"
-        return f"{name} runs on {has}{until}{_left_out(state, job, holders)}"
+        held = holders_of(state) if holders is None else holders
+        more = _left_out(state, job, held) + _tried(state, job, held)
+        return f"{name} runs on {has}{until}{more}"
     if job.is_held:
         return f"{name} is held: `hetero-hvd queue release {name}` lets it start"
     blocking = state.blocked_by(job)
@@ -54,7 +57,8 @@ def why(
         failed = "once" if job.num_failures == 1 else f"{job.num_failures} times"
         return f"{name} failed {failed} and is tried again in about {wait}"
     held = holders_of(state) if holders is None else holders
-    return f"{name} waits: {_shortage(state, job, held, now_seconds)}"
+    shortage = _shortage(state, job, held, now_seconds)
+    return _joined(f"{name} waits: {shortage}", fastest(job.request), _unused(job))
 
 
 def ending_in_seconds(state: QueueState, job: QueuedJob) -> float:
@@ -68,14 +72,13 @@ def ending_in_seconds(state: QueueState, job: QueuedJob) -> float:
     return min(limit, remaining_seconds(job, speeds.best_rate, math.inf) / rate)
 
 
-def _left_out(state: QueueState, job: QueuedJob, holders: Mapping[str, QueuedJob] | None) -> str:
+def _left_out(state: QueueState, job: QueuedJob, held: Mapping[str, QueuedJob]) -> str:
     """The nodes with idle devices that are of no use to it for their links alone."""
     table = state.table
     share = _share_of(job, table)
     if len(job.devices) >= job.request.most_devices or not any(share.speeds.links):
         return ""
     unlinked = _share_of(replace(job, request=replace(job.request, bytes_per_unit=0.0)), table)
-    held = holders_of(state) if holders is None else holders
     nodes = {
         each.node
         for index, group in enumerate(table.classes)
@@ -87,6 +90,23 @@ def _left_out(state: QueueState, job: QueuedJob, holders: Mapping[str, QueuedJob
     }
     names = ", ".join(sorted(nodes))
     return f"; left out, as the link is too slow for it: {names}" if nodes else ""
+
+
+def _tried(state: QueueState, job: QueuedJob, held: Mapping[str, QueuedJob]) -> str:
+    """What a trial says of the devices that it has."""
+    here = speed_here(job.request, job.devices, state.devices)
+    left_out = what_is_left_out(job.request, job.devices, state.devices, held) if here else ""
+    return _joined("", here, left_out, _unused(job))
+
+
+def _unused(job: QueuedJob) -> str:
+    words = job.request.trial_words
+    return f"no trial counts: {words}" if words else ""
+
+
+def _joined(*words: str) -> str:
+    first, *more = words
+    return first + "".join(f"; {each}" for each in more if each)
 
 
 def _share_of(job: QueuedJob, table: ClassTable) -> JobShare:

@@ -28,6 +28,7 @@ UNMAPPED: Mapping[str, Mapping[str, str]] = {
         "idle_limit": "is of programs (--devices)",
         "array": "submit each element by itself, with HETERO_HVD_ARRAY_INDEX in its environment",
         "socket": "is of our own queue",
+        "trials": "is of our own queue",
         "image": "is of --to kubernetes",
     },
     "kubernetes": {
@@ -37,6 +38,7 @@ UNMAPPED: Mapping[str, Mapping[str, str]] = {
         "idle_limit": "is of programs (--devices)",
         "array": "submit each element by itself, with its index as an argument",
         "socket": "is of our own queue",
+        "trials": "is of our own queue",
         "sbatch": "is of --to slurm",
     },
 }

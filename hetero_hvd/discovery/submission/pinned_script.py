@@ -53,6 +53,18 @@ def script_of(command: Sequence[str]) -> str:
     return next((word for word in command[begin:] if not word.startswith("-")), command[0])
 
 
+def place_of_script(command: Sequence[str], folder: Path) -> str:
+    """The script with its whole path, by which it is found again; of a module its name.
+
+    Args:
+        command: Of a training.
+        folder: In which it is given.
+    """
+    script = script_of(command)
+    path = folder / script
+    return str(path.resolve()) if path.is_file() else script
+
+
 def check_texts(arguments: Iterable[str], environment: Iterable[tuple[str, str]]) -> None:
     """Find what is no text.
 

@@ -18,6 +18,7 @@ from hetero_hvd.discovery.submission.queue_link import (
     QueueAnswer,
     QueueOrder,
     SubmittedJob,
+    SubmittedTrial,
 )
 from hetero_hvd.discovery.submission.working_tree import files_of, packed_tree
 from hetero_hvd.errors import JobError, TryAgainError, UserError
@@ -46,6 +47,7 @@ def submit(
     idle_limit_seconds: float | None = None,
     array: Sequence[int] = (),
     array_limit: int = 0,
+    trials: Sequence[SubmittedTrial] = (),
     settings: Mapping[str, object] | None = None,
     socket_path: str | Path | None = None,
 ) -> int:
@@ -67,6 +69,7 @@ def submit(
         idle_limit_seconds: A command is ended when its devices did nothing for so long.
         array: Indices: a job for each of them, which finds its own in HETERO_HVD_ARRAY_INDEX.
         array_limit: So many of these run at a time; 0: any number.
+        trials: What trials of this script have measured; it is placed by the newest one's.
         settings: Of `hetero-hvd run`, by their names in nodes.yaml.
         socket_path: Of the queue; None: where it is usually.
 
@@ -97,6 +100,7 @@ def submit(
         "idle_limit_seconds": idle_limit_seconds,
         "array": list(array),
         "array_limit": array_limit,
+        "trials": list(trials),
     }
     asked = QueueOrder(name="submit", submitted=_submitted(wanted))
     return int(order(asked, packed, socket_path)["job"])

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from hetero_hvd.core.queue.jobs import MAX_ARRAY, JobPriority
+from hetero_hvd.core.queue.measured.model_book import MAX_TRIALS
 from hetero_hvd.discovery.submission.working_tree import MAX_TREE_BYTES
 
 MAX_LINE_BYTES = 2**21
@@ -15,9 +16,33 @@ MAX_LINE_BYTES = 2**21
 MAX_DEVICES = 10_000
 MAX_LOG_OFFSET = 2**62
 Text = Annotated[str, msgspec.Meta(max_length=2**17, pattern=r"^[^\x00]*$")]
+ShortText = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 ArrayIndex = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 VariableName = Annotated[str, msgspec.Meta(max_length=2**17, pattern=r"^[^=\x00]+$")]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_DEVICES)]
+
+
+class SubmittedPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a set of nodes did in a trial; if it was not measured, what it was predicted to do."""
+
+    nodes: Annotated[list[ShortText], msgspec.Meta(min_length=1, max_length=1000)]
+    samples_per_second: Annotated[float, msgspec.Meta(gt=0, le=1e18)]
+    is_measured: bool
+
+
+class SubmittedTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A trial that the script of a job has made.
+
+    `age_seconds` is since it was over; `devices` says of each of its workers, `NODE:SLOT`, what it
+    computed on, as in `WorkersJoined`.
+    """
+
+    run: ShortText
+    age_seconds: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+    global_batch_size: Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+    devices: Annotated[dict[ShortText, ShortText], msgspec.Meta(min_length=1, max_length=1000)]
+    placements: Annotated[list[SubmittedPlacement], msgspec.Meta(max_length=100)]
 
 
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,7 +52,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     working tree, of `tree_bytes`; `python` is the interpreter. `deadline_seconds` is from now on.
     `is_command` is of what is no training: it has `min_devices` until it ends. `array` has an index
     for each job that is wanted, at most `array_limit` of them at a time (0: any number); what is
-    kept of one has its own index only.
+    kept of one has its own index only. `trials` are of its script, the newest at the end.
     """
 
     command: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=10_000)]
@@ -49,6 +74,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     idle_limit_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
     array: Annotated[list[ArrayIndex], msgspec.Meta(max_length=MAX_ARRAY)] = []
     array_limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_ARRAY)] = 0
+    trials: Annotated[list[SubmittedTrial], msgspec.Meta(max_length=MAX_TRIALS)] = []
 
 
 class QueueOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

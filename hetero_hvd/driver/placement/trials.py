@@ -7,6 +7,7 @@ process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ class Trials:
         bus: Is told of all that is done, and of what was found.
         say: Tells people.
         folder: Of the run; what was found is kept beside it.
+        script: That is trained, as it is kept.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Trials:
         *,
         say: Callable[[str], None],
         folder: Path,
+        script: str = "",
     ) -> None:
         patience_seconds = job.elastic_timeout_seconds
         settings = replace(settings, min_np=job.min_np, patience_seconds=patience_seconds)
@@ -64,9 +67,11 @@ class Trials:
         self._bus = bus
         self._say = say
         self._folder = folder if job.remember else None
+        self._script = script
         self._away: set[WorkerId] = set()
         self._power = PowerMeters()
         self._step = -1
+        self._at_unix_seconds = math.nan
         self._is_told = False
         self._unkept: TrialReported | None = None
         self._has_begun = False
@@ -126,11 +131,19 @@ class Trials:
         """Keep what was found, if another job is not changing the file: then it is tried again."""
         if self._folder is None or self._unkept is None:
             return
-        if keep_trial(self._folder, self._unkept, wait_seconds=wait_seconds):
+        is_done = keep_trial(
+            self._folder,
+            self._unkept,
+            script=self._script,
+            at_unix_seconds=self._at_unix_seconds,
+            wait_seconds=wait_seconds,
+        )
+        if is_done:
             self._unkept = None
 
     def _timed(self, at_unix_seconds: float, table: StepTable) -> None:
         self._step = table.step
+        self._at_unix_seconds = at_unix_seconds
         if self._waits_for_others(table):
             return
         slots = self._slots.all

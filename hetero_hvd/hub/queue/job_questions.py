@@ -64,7 +64,7 @@ def _line(end: socket.socket) -> bytes:
 def _can_be(facts: ProgressFacts) -> bool:
     """Whether a training may have told this; its user can have anything said."""
     left = facts.samples_left
-    amounts = (facts.samples_done, 0.0 if left is None else left)
+    amounts = (facts.samples_done, 0.0 if left is None else left, facts.global_batch_size)
     are_rates = all(LEAST_RATE <= rate <= MOST for rate in facts.rates.values())
     are_numbers = all(0 <= each <= MOST for each in amounts) and are_rates
     said = [each.words for each in facts.failing.values()]  # these words are logged

@@ -184,6 +184,11 @@ class JobQueue:
         """The queue's clock, which goes on from hub to hub and never back."""
         return self._clock() + self._ahead_seconds
 
+    @property
+    def emulations(self) -> Mapping[str, tuple[int, str]]:
+        """See `QueueCluster`."""
+        return self._cluster.emulations
+
     def look(self) -> None:
         """See who has ended and what has changed; call it a few times a second.
 
@@ -270,7 +275,7 @@ class JobQueue:
         if job is None or not facts.samples_done:
             return
         if facts.model:  # first: what follows is of this model
-            self.state.handle(ModelTold(name, facts.model), self.now())
+            self.state.handle(ModelTold(name, facts.model, facts.global_batch_size), self.now())
         for event in news_of(job, facts, self._cluster):
             self.state.handle(event, self.now())
 

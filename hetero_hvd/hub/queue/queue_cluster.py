@@ -12,10 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import msgspec
+
 from hetero_hvd.config import NodeConfig, NodesFile
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
 from hetero_hvd.core.queue.queue_events import DeviceAdded, DeviceChanged, PoolsChanged
 from hetero_hvd.errors import ConfigError, UserError
+from hetero_hvd.messages.launch import EmulateSettings
 
 PATHS_HERE = ("identity_file", "tls_file")
 OF_ONE_SLOT = ("name", "slots", "devices", "lease", "pool", "device_kind")
@@ -124,6 +127,15 @@ class QueueCluster:
         """Name of an entry in the nodes.yaml of a job to the device that it is."""
         return {_name(node, slot): name for name, (node, slot) in self._nodes.items()}
 
+    @property
+    def emulations(self) -> dict[str, tuple[int, str]]:
+        """Node to its number of devices, and in which words its workers tell how it is emulated."""
+        return {
+            node.name: (node.declared_slots or 0, _emulation(node))
+            for name, (node, _) in self._nodes.items()
+            if name in self.listed
+        }
+
     def entry_digest(self, device: str) -> str:
         """Of a device's entry in the file: it differs when that has changed."""
         if device not in self._digests:  # asked for all devices each second
@@ -186,6 +198,12 @@ class QueueCluster:
 def _name(node: NodeConfig, slot: int) -> str:
     """Of a device as a node of a job."""
     return node.name if node.declared_slots == 1 else f"{node.name}-{slot}"
+
+
+def _emulation(node: NodeConfig) -> str:
+    if node.emulate is None:
+        return ""
+    return msgspec.convert(node.emulate, EmulateSettings, from_attributes=True).words
 
 
 def _given(settings: object) -> dict[str, Any]:

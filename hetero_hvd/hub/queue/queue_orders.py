@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from hetero_hvd.core.queue.queue_events import (
     JobHeld,
     JobMoved,
     JobReleased,
+    ModelTried,
     QueueEvent,
 )
 from hetero_hvd.core.queue.why_waiting import holders_of, why
@@ -32,6 +34,7 @@ from hetero_hvd.discovery.submission.queue_link import (
     SubmittedJob,
 )
 from hetero_hvd.errors import AllWrong, UserError
+from hetero_hvd.hub.queue.devices.tried_nodes import tried
 from hetero_hvd.hub.queue.job_queue import JobQueue
 from hetero_hvd.hub.queue.job_runner import LOG
 from hetero_hvd.hub.queue.queue_store import KeptJob
@@ -72,6 +75,11 @@ def check(submitted: SubmittedJob) -> None:
         words = "a command (--devices) has as many devices all the time, no --min and --max"
         wrong.take(UserError(f"submit: {words}"))
     wrong.check()
+
+
+def _script(submitted: SubmittedJob) -> str:
+    """See `JobRequest`."""
+    return hashlib.sha256(script_of(submitted.command).encode()).hexdigest()[:16]
 
 
 class QueueOrders:
@@ -163,15 +171,28 @@ class QueueOrders:
             raise UserError(f"submit: {user.name} has {MAX_JOBS} jobs that have not ended already")
         check(submitted)
         first = self._queue.next_number
+        unused = self._tried(user, submitted)
         requests = [
-            self._request(user, submitted, first, number)
+            replace(self._request(user, submitted, first, number), trial_words=unused)
             for number in range(first, first + max(1, len(submitted.array)))
         ]
         for request, index in itertools.zip_longest(requests, submitted.array):
             element = [] if index is None else [index]
-            kept = msgspec.structs.replace(submitted, array=element)
+            kept = msgspec.structs.replace(submitted, array=element, trials=[])
             self._queue.submit(request, kept, user.uid, tree)
         return {"job": first, "why": why(self._queue.state, str(first), self._queue.now())}
+
+    def _tried(self, user: PeerUser, submitted: SubmittedJob) -> str:
+        """Take in what trials of the script have measured; gives why the newest has no use."""
+        words = ""
+        for each in submitted.trials:
+            found = tried(each, self._queue.emulations, self._queue.now())
+            if isinstance(found, str):
+                words = found
+                continue
+            words = ""
+            self._queue.happened(ModelTried(user.name, _script(submitted), each.model, found))
+        return words
 
     def _request(
         self, user: PeerUser, submitted: SubmittedJob, first: int, number: int
@@ -191,7 +212,7 @@ class QueueOrders:
             max_devices=submitted.max_devices,
             needs=tuple(map(DeviceNeed.parse, submitted.needs)),
             retries=submitted.retries,
-            script=hashlib.sha256(script_of(submitted.command).encode()).hexdigest()[:16],
+            script=_script(submitted),
             deadline_seconds=math.inf if deadline is None else self._queue.now() + deadline,
             after=tuple(map(str, submitted.after)),
             is_shrinkable=not submitted.is_command,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ MOST_SAMPLES_PER_SECOND = 1e18
 class _TrialRecord(msgspec.Struct, forbid_unknown_fields=True):
     run: str
     trial: msgspec.Raw
+    script: str = ""
+    at_unix_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +43,14 @@ class KeptTrial:
     Attributes:
         run: Name of its folder.
         trial: What was found; a part of it was measured.
+        script: That was trained, by its whole path; or its module. Empty: not told.
+        at_unix_seconds: When it was over; NaN: not told.
     """
 
     run: str
     trial: TrialReported
+    script: str = ""
+    at_unix_seconds: float = math.nan
 
     @property
     def devices(self) -> dict[str, str]:
@@ -65,13 +72,20 @@ class KeptTrial:
 
 
 def keep_trial(
-    folder: Path, report: TrialReported, *, wait_seconds: float = CHANGE_SECONDS
+    folder: Path,
+    report: TrialReported,
+    *,
+    script: str = "",
+    at_unix_seconds: float = math.nan,
+    wait_seconds: float = CHANGE_SECONDS,
 ) -> bool:
     """Add what was measured, in place of what an earlier trial of the same has.
 
     Args:
         folder: Of the run.
         report: Without a measurement nothing is kept.
+        script: See `KeptTrial`.
+        at_unix_seconds: See `KeptTrial`.
         wait_seconds: So long another job that is changing the file is waited for.
 
     Returns:
@@ -80,13 +94,12 @@ def keep_trial(
     if not any(each.rounds for each in report.placements):
         return True
     path = folder.absolute().parent / NAME
-    new = KeptTrial(run=folder.name, trial=report)
+    new = KeptTrial(run=folder.name, trial=report, script=script, at_unix_seconds=at_unix_seconds)
 
     def added(content: bytes) -> bytes:
         others = (each for each in _kept(path, content) if not each.is_like(new))
         kept = [*others, new][-MAX_TRIALS:]
-        lines = [_TrialRecord(each.run, msgspec.Raw(event_to_json(each.trial))) for each in kept]
-        return msgspec.json.format(msgspec.json.encode(lines)) + b"\n"
+        return msgspec.json.format(msgspec.json.encode(list(map(_line, kept)))) + b"\n"
 
     try:
         change_file(path, added, wait_seconds=wait_seconds)
@@ -103,8 +116,7 @@ def kept_trial(folder: Path, joined: WorkersJoined) -> KeptTrial | None:
     """The newest trial of these workers with this model, beside a run's folder; None: none is."""
     path = folder.absolute().parent / NAME
     try:
-        with open(path, "rb", opener=regular) as file:
-            kept = _kept(path, file.read())
+        kept = kept_trials(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -113,28 +125,49 @@ def kept_trial(folder: Path, joined: WorkersJoined) -> KeptTrial | None:
     return next((each for each in reversed(kept) if each.is_of(joined)), None)
 
 
+def kept_trials(path: Path) -> list[KeptTrial]:
+    """All trials of such a file, the newest at the end; what is damaged is passed over.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(path, "rb", opener=regular) as file:
+        return _kept(path, file.read())
+
+
 def _kept(path: Path, content: bytes) -> list[KeptTrial]:
-    """What is in the file; what is damaged is passed over."""
     try:
-        lines = msgspec.json.decode(content or b"[]", type=list[_TrialRecord])
+        lines = msgspec.json.decode(content or b"[]", type=list[msgspec.Raw])
     except NO_JSON as error:
         logger.warning("%s is ignored: %s", path, error)
         return []
     return list(_sound(path, lines))
 
 
-def _sound(path: Path, lines: list[_TrialRecord]) -> Iterator[KeptTrial]:
+def _sound(path: Path, lines: list[msgspec.Raw]) -> Iterator[KeptTrial]:
     """Those that are trials; another version, or a person, may have written the others."""
-    for line in lines:
+    for number, content in enumerate(lines, 1):
         try:
+            line = msgspec.json.decode(content, type=_TrialRecord)
             trial = event_from_json(bytes(line.trial))
         except NO_JSON as error:
-            logger.warning("%s: the trial of %s is ignored: %s", path, line.run, error)
+            logger.warning("%s: trial %d is ignored: %s", path, number, error)
             continue
         if isinstance(trial, TrialReported) and _is_sound(trial):
-            yield KeptTrial(run=line.run, trial=trial)
+            at = math.nan if line.at_unix_seconds is None else line.at_unix_seconds
+            yield KeptTrial(run=line.run, trial=trial, script=line.script, at_unix_seconds=at)
         else:
             logger.warning("%s: the trial of %s is ignored: it is none", path, line.run)
+
+
+def _line(kept: KeptTrial) -> _TrialRecord:
+    at = kept.at_unix_seconds
+    return _TrialRecord(
+        run=kept.run,
+        trial=msgspec.Raw(event_to_json(kept.trial)),
+        script=kept.script,
+        at_unix_seconds=None if math.isnan(at) else at,
+    )
 
 
 def _is_sound(trial: TrialReported) -> bool:

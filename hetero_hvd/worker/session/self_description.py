@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from hetero_hvd.core.versions import CUDA, NCCL
-from hetero_hvd.messages.launch import EmulateSettings
+from hetero_hvd.messages.launch import EMULATED, EmulateSettings
 from hetero_hvd.worker import accelerator
 from hetero_hvd.worker.comm.horovod import nccl_version
 
@@ -44,7 +44,7 @@ def describe_device(device: torch.device, emulate: EmulateSettings | None = None
         emulate: How it is slowed down, which is told, too: it is another device by its speed.
     """
     model = _model_of(device)
-    return model if emulate is None else f"{model}, emulated: {emulate.words}"
+    return model if emulate is None else f"{model}{EMULATED}{emulate.words}"
 
 
 def _model_of(device: torch.device) -> str:

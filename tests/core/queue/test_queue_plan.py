@@ -383,7 +383,7 @@ def test_what_could_never_run_is_refused(request_of, fields, words):
 
 def test_kinds_that_were_not_measured_are_as_fast_as_their_relative_speed(device, request_of):
     """Scaled by the kinds that were."""
-    table = ClassTable([device("a100"), device("t4")], {}, by_node=False)
+    table = ClassTable([device("a100"), device("t4")], {})
     speeds = table.speeds_for(request_of("a", rates={"a100": 300.0}))
     assert speeds.best_rate == 300.0
     assert speeds.speeds == pytest.approx((1.0, 0.2))
@@ -403,7 +403,7 @@ def test_a_job_that_asked_for_a_node_leaves_no_trace(device, request_of):
     state = QueueState(devices)
     needs = (DeviceNeed.parse("node==n1"),)
     state.handle(JobSubmitted(request_of("picky", needs=needs)), 0)
-    assert state.table.nodes == ("n0", "n1")
+    assert state.table.nodes == ("", "n1")
     state.handle(JobFinished("picky"), 10)
     again = QueueState(devices)
     again.put_back(state.facts, state.ended.values())

@@ -21,6 +21,9 @@ from hetero_hvd.core.queue.device_classes import ClassTable, JobShare
 from hetero_hvd.core.queue.queue_settings import QueueSettings
 from hetero_hvd.core.queue.set_rate import BALANCED_RATIO, LOG2, RING
 
+MAX_TRIED = 16
+"""Sets of nodes of a trial, the fastest of it, that a job may start on."""
+
 
 class DeviceAllocation:
     """Devices that are given to jobs, until none is left that serves anyone.
@@ -291,10 +294,17 @@ class DeviceAllocation:
             return self._start(share, is_lent=is_lent, may_claim=may_claim)
         if self._room(share, is_lent=is_lent) < 1:
             return 0.0, []
+        best, where = self._next(share, is_lent=is_lent)
+        if where < 0 and (any(share.speeds.links) or share.speeds.tried is not None):
+            return self._leap(share, is_lent=is_lent)
+        return share.urgency * best, [where] if where >= 0 else []
+
+    def _next(self, share: JobShare, *, is_lent: bool) -> tuple[float, int]:
+        """What one more device brings a job that has some, and its class; -1: it brings nothing."""
         settings, speeds, given, current = self._settings, share.speeds, share.given, share.current
         doublings, ring = LOG2[share.count + 1], RING[share.count + 1]
         kinds, before, hidden = share.kinds, share.rate, share.job.request.hidden_ratio
-        has_links = any(speeds.links)
+        has_links, tried = any(speeds.links), speeds.tried
         best, where = 0.0, -1
         for index, free in enumerate(self.free):
             speed = speeds.speeds[index]
@@ -308,6 +318,8 @@ class DeviceAllocation:
             if has_links:
                 ratio += share.link_with(index) * total * ring
             rate = total / (1.0 + max(0.0, ratio - hidden))
+            if tried is not None:
+                rate = share.rate_with(index, self._kinds[index])
             gain = rate - before
             if gain > best and given[index] >= current[index]:  # it has to join first
                 seconds = min(settings.horizon_seconds, share.remaining_seconds / rate)
@@ -315,12 +327,10 @@ class DeviceAllocation:
                 gain = (gain * working - rate * settings.pause_seconds) / seconds
             if gain > best:
                 best, where = gain, index
-        if where < 0 and has_links:
-            return self._leap(share, is_lent=is_lent)
-        return share.urgency * best, [where] if where >= 0 else []
+        return best, where
 
     def _leap(self, share: JobShare, *, is_lent: bool) -> tuple[float, list[int]]:
-        """The same of several devices, where the first behind a link costs more than it brings."""
+        """The same of several devices, where the first of them costs more than it brings."""
         speeds, links = share.speeds.speeds, share.speeds.links
         usable = [i for i, s in enumerate(speeds) if s and (is_lent or share.speeds.is_own[i])]
         usable.sort(key=lambda index: (links[index], -speeds[index]))
@@ -343,7 +353,8 @@ class DeviceAllocation:
     def _fewest(self, share: JobShare, *, is_lent: bool, may_claim: bool) -> list[int]:
         """Classes of the fastest of the fewest devices that the job runs on; empty: not there.
 
-        Where links were measured: of those that will be fastest with all that the job may have.
+        Where links or sets of nodes were measured: of those that will be fastest with all that the
+        job may have.
         """
         number = share.job.request.min_devices
         if self._room(share, is_lent=is_lent) < number:
@@ -361,14 +372,15 @@ class DeviceAllocation:
         if share.job.request.most_devices == 1:  # it leaves the good links to who needs them
             offers.sort(key=lambda offer: -self.table.classes[offer[1]].link_seconds)
         offers.sort(key=lambda offer: -offer[0])
-        if any(share.speeds.links) and share.job.request.most_devices > 1:
-            offers = self._best_linked(share, offers, is_lent=is_lent)
+        is_known = any(share.speeds.links) or share.speeds.tried is not None
+        if is_known and share.job.request.most_devices > 1:
+            offers = self._best_of(share, offers, is_lent=is_lent)
         return [index for _, index in offers[:number]]
 
-    def _best_linked(
+    def _best_of(
         self, share: JobShare, offers: list[tuple[float, int]], *, is_lent: bool
     ) -> list[tuple[float, int]]:
-        """Leave out slow links, or all nodes but one, where a job grows to more without them.
+        """Leave out slow links, all nodes but one or but a set that was tried, if that is faster.
 
         Args:
             share: Of the job, which has nothing yet.
@@ -383,6 +395,8 @@ class DeviceAllocation:
         found, best = offers, -1.0
         groups = [[o for o in offers if links[o[1]] <= limit] for limit in sorted(set(links))]
         groups += self._of_one_node(share, offers)
+        if (tried := share.speeds.tried) is not None:
+            groups += [[o for o in offers if o[1] in some] for some in tried.sets[:MAX_TRIED]]
         for some in groups:
             if len(some) < share.job.request.min_devices:
                 continue

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hetero_hvd.core.queue.jobs import JobRequest
+from hetero_hvd.core.queue.measured.measured_trial import MeasuredTrial
 
 PATIENCE_SECONDS = 30 * 86400.0
 """For so long a figure counts, and a model that no job trains is kept."""
@@ -24,6 +25,9 @@ MAX_MODELS = 20
 
 MAX_SCRIPTS = 10
 """Of a model."""
+
+MAX_TRIALS = 5
+"""Of a model, of other batches or nodes; the newest."""
 
 
 class DatedFigure(NamedTuple):
@@ -52,6 +56,7 @@ class MeasuredModel:
         rates: Kind of device to units of work per second.
         bytes_per_unit: See `JobRequest`.
         hidden_ratio: See `JobRequest`.
+        trials: Of sets of nodes, the newest at the end.
     """
 
     user: str
@@ -61,6 +66,7 @@ class MeasuredModel:
     rates: Mapping[str, DatedFigure] = field(default_factory=dict)
     bytes_per_unit: DatedFigure = NOTHING
     hidden_ratio: DatedFigure = NOTHING
+    trials: tuple[MeasuredTrial, ...] = ()
 
 
 class ModelBook:
@@ -94,6 +100,7 @@ class ModelBook:
             request = replace(
                 request, rates=nothing, model_rates=nothing, bytes_per_unit=0.0, hidden_ratio=0.0
             )
+        request = self.tried(request, model, now_seconds)
         known = self._models.get((request.user, model))
         if known is None:
             return replace(request, model=model)
@@ -106,6 +113,58 @@ class ModelBook:
             hidden_ratio=request.hidden_ratio or known.hidden_ratio.now(now_seconds),
         )
 
+    def tried(
+        self, request: JobRequest, model: str, now_seconds: float, global_batch_size: int = 0
+    ) -> JobRequest:
+        """What was submitted, with the newest trial of a model that counts for it.
+
+        Args:
+            request: Of the job.
+            model: That it trains.
+            now_seconds: On the queue's clock.
+            global_batch_size: That it has told; 0: it has not, and the newest trial's is expected.
+        """
+        known = self._models.get((request.user, model))
+        trials = () if known is None else known.trials
+        young = [each for each in trials if now_seconds < each.at_seconds + PATIENCE_SECONDS]
+        like = [each for each in young if global_batch_size in (0, each.global_batch_size)]
+        if like:
+            return replace(request, trial=like[-1], trial_words="")
+        words = request.trial_words
+        if young:
+            other = young[-1]
+            words = f"the trial of {other.run} had batches of {other.global_batch_size} samples"
+        elif request.trial is not None:
+            words = f"the trial of {request.trial.run} was of another model"
+        return replace(request, trial=None, trial_words=words)
+
+    def note_trial(self, user: str, script: str, model: str, trial: MeasuredTrial) -> None:
+        """Take in a trial that a user has made, unless it is known.
+
+        Args:
+            user: Who.
+            script: With which; a job of it is taken to train this model next, if none of its jobs
+                has trained another one since.
+            model: See `JobRequest`.
+            trial: What was measured.
+        """
+        key = user, model
+        is_newest = all(
+            each.at_seconds <= trial.at_seconds
+            for each in self._models.values()
+            if each.user == user and script in each.scripts
+        )
+        known = self._models.get(key)
+        known = known or MeasuredModel(user=user, model=model, at_seconds=trial.at_seconds)
+        others = [each for each in known.trials if _what(each) != _what(trial)]
+        if any(each.at_seconds >= trial.at_seconds for each in known.trials if each not in others):
+            return
+        trials = sorted([*others, trial], key=lambda each: each.at_seconds)[-MAX_TRIALS:]
+        self._models[key] = replace(known, trials=tuple(trials))
+        if is_newest:
+            self._trained_last(key, script, trial.at_seconds)
+        self._forget_the_oldest(user)
+
     def note(self, before: JobRequest, after: JobRequest, now_seconds: float) -> None:
         """Take in what a job has measured.
 
@@ -117,15 +176,16 @@ class ModelBook:
         """
         if not after.model:
             return
-        user, script = after.user, after.script
-        for key, each in list(self._models.items()):
+        key = after.user, after.model
+        for old, each in list(self._models.items()):
             if now_seconds >= each.at_seconds + PATIENCE_SECONDS:
-                del self._models[key]
-            elif key != (user, after.model) and each.user == user and script in each.scripts:
-                scripts = tuple(name for name in each.scripts if name != script)
-                self._models[key] = replace(each, scripts=scripts)
-        known = self._models.pop((user, after.model), None)
-        known = known or MeasuredModel(user=user, model=after.model, at_seconds=now_seconds)
+                del self._models[old]
+        if key not in self._models:
+            self._models[key] = MeasuredModel(
+                user=after.user, model=after.model, at_seconds=now_seconds
+            )
+        self._trained_last(key, after.script, now_seconds)
+        known = self._models[key]
 
         def newer(old: DatedFigure, had: float, has: float) -> DatedFigure:
             return old if had == has else DatedFigure(has, now_seconds)
@@ -133,15 +193,31 @@ class ModelBook:
         rates = {k: m for k, m in known.rates.items() if m.now(now_seconds)}
         for kind, rate in after.rates.items():
             rates[kind] = newer(rates.get(kind, NOTHING), before.rates.get(kind, 0.0), rate)
-        scripts = (*(name for name in known.scripts if name != script), *filter(None, [script]))
-        self._models[user, after.model] = replace(
+        self._models[key] = replace(
             known,
-            at_seconds=now_seconds,
-            scripts=scripts[-MAX_SCRIPTS:],
             rates={kind: each for kind, each in rates.items() if each.value},
             bytes_per_unit=newer(known.bytes_per_unit, before.bytes_per_unit, after.bytes_per_unit),
             hidden_ratio=newer(known.hidden_ratio, before.hidden_ratio, after.hidden_ratio),
         )
+        self._forget_the_oldest(after.user)
+
+    def _trained_last(self, key: tuple[str, str], script: str, at_seconds: float) -> None:
+        """A script trains this model now, and no other."""
+        for other, each in list(self._models.items()):
+            if other[0] == key[0] and script in each.scripts:
+                scripts = tuple(name for name in each.scripts if name != script)
+                self._models[other] = replace(each, scripts=scripts)
+        known = self._models.pop(key)
+        scripts = (*known.scripts, *filter(None, [script]))[-MAX_SCRIPTS:]
+        at_seconds = max(at_seconds, known.at_seconds)
+        self._models[key] = replace(known, at_seconds=at_seconds, scripts=scripts)
+
+    def _forget_the_oldest(self, user: str) -> None:
         of_user = [key for key in self._models if key[0] == user]
         for key in of_user[:-MAX_MODELS]:
             del self._models[key]
+
+
+def _what(trial: MeasuredTrial) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """A newer trial of the same takes its place."""
+    return trial.global_batch_size, tuple(sorted(trial.workers.items()))

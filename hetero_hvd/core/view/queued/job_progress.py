@@ -30,6 +30,7 @@ class ProgressFacts(msgspec.Struct, frozen=True, kw_only=True):
         samples_done: That the training has used so far; 0: nothing is known.
         samples_left: Until the last epoch is done; None: not known.
         model: What is trained, as in `WorkersJoined`; empty: not told.
+        global_batch_size: Samples per optimizer step; 0: not told.
         rates: Node to samples per second of a worker's own time there.
         reductions: What they take; None: not measured, or there is one worker.
         failing: Node to what its guard says of it.
@@ -39,6 +40,7 @@ class ProgressFacts(msgspec.Struct, frozen=True, kw_only=True):
     samples_done: float = 0.0
     samples_left: float | None = None
     model: str = ""
+    global_batch_size: int = 0
     rates: dict[str, float] = {}
     reductions: ReductionFacts | None = None
     failing: dict[str, FailingNode] = {}
@@ -53,6 +55,7 @@ class JobProgress:
         self._samples_per_step = 0
         self._last_step = -1
         self._model = ""
+        self._global_batch_size = 0
         self._rates: dict[str, float] = {}
         self._failing: dict[str, FailingNode] = {}
         self._reductions = ReductionMeter()
@@ -76,6 +79,7 @@ class JobProgress:
         self._step = max(self._step, table.step + 1)
         if table.is_whole:
             self._samples_per_step = table.samples_per_step
+        self._global_batch_size = table.joined.global_batch_size
         if table.joined.model != self._model:  # a script may train several, one after the other
             self._model = table.joined.model
             self._rates.clear()
@@ -103,6 +107,7 @@ class JobProgress:
             samples_done=float(self._step * self._samples_per_step),
             samples_left=max(0.0, float(left)) if is_known else None,
             model=self._model,
+            global_batch_size=self._global_batch_size,
             rates=dict(self._rates),
             reductions=self._reductions.facts,
             failing=dict(self._failing),
