@@ -213,7 +213,8 @@ class PlacementTried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         predicted_low: Samples per second at least, before it was measured; NaN: not predicted.
         predicted_high: At most.
         rounds: In which it was measured, each once.
-        samples_per_second: What was measured in each of them.
+        samples_per_second: What was measured in each of them, as a median.
+        exchanges: The same of each exchange of each of them; empty: not told.
         num_steps: In all of them.
         num_void: Times that it was tried in vain.
         cost_per_sample: In any currency; NaN: a node of it has no price, or it was not measured.
@@ -226,6 +227,7 @@ class PlacementTried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     predicted_high: float = math.nan
     rounds: tuple[int, ...] = ()
     samples_per_second: tuple[float, ...] = ()
+    exchanges: tuple[tuple[float, ...], ...] = ()
     num_steps: int = 0
     num_void: int = 0
     cost_per_sample: float = math.nan

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from statistics import fmean
+from statistics import median
 
 from hetero_hvd.core.advice.advice import GAIN_ERROR, WORTH_RATIO, Advice, Gain, Goal
-from hetero_hvd.core.advice.race import ratio_of
+from hetero_hvd.core.advice.race import Ratio, median_ratio_of, ratio_of
 from hetero_hvd.messages import PlacementTried, TrialReported
 
 HEAD = ("placement", "samples/s", "predicted", "cost/1M", "J/sample", "steps", "verdict")
@@ -28,7 +28,7 @@ def trial_in_words(report: TrialReported) -> Iterator[str]:
 
 
 def _row(each: PlacementTried) -> tuple[str, str, str, str, str, str, str]:
-    speed = fmean(each.samples_per_second) if each.samples_per_second else math.nan
+    speed = median(each.samples_per_second) if each.samples_per_second else math.nan
     void = f"void: {each.num_void}" if each.num_void else ""
     verdict = "; ".join(filter(None, (each.verdict, void)))
     return (
@@ -100,13 +100,13 @@ def measured_placements(
 
 def _gains(after: PlacementTried, before: PlacementTried) -> dict[Goal, Gain]:
     """What one placement brings over another one, by the rounds in which both were measured."""
-    ratio = ratio_of(_by_round(after), _by_round(before), error=GAIN_ERROR)
+    ratio = _ratio(after, before)
     if not ratio.low:
         return {}
     found: dict[Goal, Gain] = {
         "speed": Gain(goal="speed", low=ratio.low - 1.0, high=ratio.high - 1.0)
     }
-    speeds = fmean(after.samples_per_second) / fmean(before.samples_per_second)
+    speeds = median(after.samples_per_second) / median(before.samples_per_second)
     rates: dict[Goal, float] = {
         "money": speeds * after.cost_per_sample / before.cost_per_sample
         if before.cost_per_sample
@@ -121,15 +121,24 @@ def _gains(after: PlacementTried, before: PlacementTried) -> dict[Goal, Gain]:
     return found
 
 
-def _by_round(each: PlacementTried) -> dict[int, float]:
-    return dict(zip(each.rounds, each.samples_per_second, strict=True))
+def _ratio(after: PlacementTried, before: PlacementTried) -> Ratio:
+    """By each exchange; by rounds alone where an earlier version has kept no more."""
+    if after.exchanges and before.exchanges:
+        exchanges = (
+            dict(zip(each.rounds, each.exchanges, strict=True)) for each in (after, before)
+        )
+        return median_ratio_of(*exchanges, error=GAIN_ERROR)
+    rounds = (
+        dict(zip(each.rounds, each.samples_per_second, strict=True)) for each in (after, before)
+    )
+    return ratio_of(*rounds, error=GAIN_ERROR)
 
 
 def _evidence(after: PlacementTried, before: PlacementTried, source: str) -> Iterator[str]:
     for each in (after, before):
         speeds = each.samples_per_second
         yield (
-            f"{', '.join(each.nodes)}: {fmean(speeds):.4g} samples/s ({min(speeds):.4g} to "
+            f"{', '.join(each.nodes)}: {median(speeds):.4g} samples/s ({min(speeds):.4g} to "
             f"{max(speeds):.4g}) over {each.num_steps} steps in {len(speeds)} rounds"
         )
     yield f"measured by {source}"

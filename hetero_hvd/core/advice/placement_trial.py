@@ -17,23 +17,17 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from hetero_hvd.core.advice.advice import Goal
 from hetero_hvd.core.advice.placements import MeasuredJob
 from hetero_hvd.core.advice.predicted import Nodes, predicted_speeds
-from hetero_hvd.core.advice.race import error_of_a_pair, is_far_behind, ratio_of
-from hetero_hvd.core.advice.trial_visit import TriedSet, Visit, mean_of, shown_speed
+from hetero_hvd.core.advice.race import MIN_PAIRS, error_of_a_pair
+from hetero_hvd.core.advice.race_verdict import AS_GOOD, verdict_of
+from hetero_hvd.core.advice.trial_visit import TriedSet, Visit, median_of, shown_speed
 from hetero_hvd.core.cost.placement import ShareTime
-from hetero_hvd.core.membership.set_aside import counts_in_full
 from hetero_hvd.core.step_table import StepTable
 from hetero_hvd.messages import PlacementTried, TrialReported, WorkerId, WorkersJoined
-
-WARM_UP = 2
-"""Exchanges of a new membership that do not count, beside the first one: its shares settle."""
-
-MIN_EXCHANGES = 3
-"""In a visit, however many steps they have."""
 
 MAX_POWER_SECONDS = 10.0
 """By energy, a visit goes on until the power of each node was sampled, or for so long."""
@@ -42,9 +36,6 @@ MAX_MEASURED = 7
 """Placements that are measured at most, all nodes together among them."""
 
 MAX_ROUNDS = 6
-SAME_RATIO = 0.03
-"""What certainly differs by less is as good."""
-
 FREE = 1e-12
 """Money or joules per second of what costs nothing, so that it can be divided by."""
 
@@ -164,7 +155,7 @@ class PlacementTrial:
             self._begin(table, at_seconds)
             return
         self._leave_out_those_that_miss(there)
-        visit = self._visit
+        visit, num_steps = self._visit, self._settings.num_steps
         if visit is None:
             if is_settled:
                 self._go_on(at_seconds)
@@ -173,7 +164,7 @@ class PlacementTrial:
         elif frozenset(table.workers) != self.wanted:
             if at_seconds > visit.since_seconds + self._settings.patience_seconds:
                 self._void(f"not together after {self._settings.patience_seconds:g} s")
-        elif self._take(visit, table) and self._has_power(visit, at_seconds, watts):
+        elif visit.take(table, num_steps) and self._has_power(visit, at_seconds, watts):
             self._measured(visit)
             for node in visit.placement.nodes & watts.keys():
                 self._watts[node].append(watts[node])
@@ -235,20 +226,6 @@ class PlacementTrial:
             low, high = placement.predicted
             self._news.append(f"trial: {placement}: {low:.4g} to {high:.4g} samples/s predicted")
 
-    def _take(self, visit: Visit, table: StepTable) -> bool:
-        """Count a table; whether it was the last one that is needed."""
-        if table.joined.rendezvous_id != visit.rendezvous_id:
-            visit.rendezvous_id = table.joined.rendezvous_id
-            visit.num_seen = 0
-            visit.tables.clear()
-        if not counts_in_full(table):
-            return False
-        visit.num_seen += 1
-        if visit.num_seen > WARM_UP:
-            visit.tables.append(table)
-        steps = sum(each.num_steps for each in visit.tables)
-        return len(visit.tables) >= MIN_EXCHANGES and steps >= self._settings.num_steps
-
     def _has_power(self, visit: Visit, at_seconds: float, watts: Mapping[str, float]) -> bool:
         """Whether nothing is to be waited for: a sample comes each second, and steps are short."""
         if math.isnan(visit.measured_at_seconds):
@@ -259,15 +236,11 @@ class PlacementTrial:
     def _measured(self, visit: Visit) -> None:
         """Keep what a visit has shown."""
         steps = sum(each.num_steps for each in visit.tables)
-        seconds = math.fsum(each.num_steps * each.step_seconds for each in visit.tables)
-        samples = sum(each.num_steps * each.samples_per_step for each in visit.tables)
         exposed = math.fsum(each.num_steps * each.exposed_comm_seconds for each in visit.tables)
         placement = visit.placement
-        placement.speeds[self._round] = samples / seconds
+        speeds = [each.samples_per_second for each in visit.tables]
+        placement.exchanges[self._round] = speeds
         placement.num_steps += steps
-        if not self._round:
-            each_speed = [each.samples_per_second for each in visit.tables]
-            placement.first_range = min(each_speed), max(each_speed)
         if len(self._workers_of(placement.nodes)) > 1 and math.isfinite(exposed):
             placement.exposed_seconds.append(exposed / steps)
         for each in visit.tables:
@@ -277,7 +250,7 @@ class PlacementTrial:
                     time = ShareTime(share=share, busy_seconds=busy, num_steps=row.num_steps)
                     self._times[worker].append(time)
         self._news.append(
-            f"trial: {placement}: {samples / seconds:.4g} samples/s, round {self._round + 1}, "
+            f"trial: {placement}: {median(speeds):.4g} samples/s, round {self._round + 1}, "
             f"{steps} steps"
         )
 
@@ -310,36 +283,44 @@ class PlacementTrial:
                 return
         if not self._together.speeds:
             self._end(f"all nodes together were not measured: {self._together.verdict}")
-        elif math.isnan(self._mean(self._together)):
+        elif math.isnan(self._typical(self._together)):
             self._end(f"nothing to compare: the power of {self._together} was not measured")
-        elif not self._round and (first := self._most_promising()) is not None:
+        elif (first := self._most_promising()) is not None:
             self._enter(first, at_seconds)
         else:
             self._judge(at_seconds)
 
     def _most_promising(self) -> TriedSet | None:
-        """Of those that were not measured, if one may be the best."""
+        """Of those that were not measured, if one may be the best and there is time to tell.
+
+        In later rounds, too: in the first one somebody's load may have misled the predictions.
+        """
+        if self._round > MAX_ROUNDS - MIN_PAIRS:
+            return None
         self._predict()
-        known = [each for each in self._placements.values() if each.speeds]
-        others = [e for e in self._placements.values() if not e.speeds and not e.verdict]
-        best = max(map(self._mean, known))
-        others.sort(key=self._at_most, reverse=True)
-        if others and self._at_most(others[0]) >= best and len(known) < MAX_MEASURED:
-            return others[0]
-        for each in others:
-            is_reaching = self._at_most(each) >= best
-            why = f"{MAX_MEASURED} others were" if is_reaching else "too slow as predicted"
-            each.verdict = f"not measured: {why}"
-        return None
+        others = self._unmeasured()
+        return next(iter(others), None) if self._num_measured < MAX_MEASURED else None
+
+    @property
+    def _num_measured(self) -> int:
+        return sum(bool(each.exchanges) for each in self._placements.values())
+
+    def _unmeasured(self) -> list[TriedSet]:
+        """Those that may be better than the best that was measured, what may be fastest first."""
+        found = self._placements.values()
+        best = max(self._typical(each) for each in found if each.exchanges)
+        others = [each for each in found if not each.exchanges and not each.verdict]
+        reaching = [each for each in others if self._at_most(each) >= best]
+        return sorted(reaching, key=self._at_most, reverse=True)
 
     def _predict(self) -> None:
         """Who has no samples would hold up the others by one of them: so slow it is at least."""
         waits = {
-            n: fmean(p.exposed_seconds) for n, p in self._placements.items() if p.exposed_seconds
+            n: median(p.exposed_seconds) for n, p in self._placements.items() if p.exposed_seconds
         }
         waits.setdefault(self._together.nodes, 0.0)
         size, speeds = self._joined.global_batch_size, self._together.speeds.values()
-        idle = [ShareTime(share=1, busy_seconds=size / fmean(speeds), num_steps=1)]
+        idle = [ShareTime(share=1, busy_seconds=size / median(speeds), num_steps=1)]
         run = MeasuredJob(
             joined=self._joined,
             times={worker: self._times[worker] or idle for worker in self._joined.workers},
@@ -356,58 +337,65 @@ class PlacementTrial:
 
     def _judge(self, at_seconds: float) -> None:
         """After a round: who may still be the best, and whether that is known."""
-        known = [each for each in self._placements.values() if each.speeds]
+        known = [each for each in self._placements.values() if each.exchanges]
         racing = [each for each in known if not each.verdict]
         if not racing:
             self._end("no placement is left that could be measured")
             return
-        best = max(racing, key=self._mean)
+        best = max(racing, key=self._typical)
         error = error_of_a_pair(math.comb(len(known), 2), MAX_ROUNDS)
-        is_open = False
-        for each in racing:
-            if each is best:
-                continue
-            ratio = ratio_of(self._values(each), self._values(best), error=error)
-            in_words = f"{ratio.low:.1%} to {ratio.high:.1%} of the best"
-            if ratio.high < 1:
-                each.verdict = f"worse: {in_words}"
-            elif ratio.low > 1 - SAME_RATIO and ratio.high < 1 + SAME_RATIO:
-                pass
-            elif not self._round and self._is_far(each, best):
-                each.verdict = f"worse: {ratio.middle:.0%} of the best, measured once"
-            elif self._round == MAX_ROUNDS - 1:
-                each.verdict = f"not told apart: {in_words}"
-            else:
-                is_open = True
+        others = [each for each in racing if each is not best]
+        verdicts = {
+            each.nodes: verdict_of(
+                self._values(each),
+                self._values(best),
+                error=error,
+                is_last=self._round == MAX_ROUNDS - 1,
+                may_leave=each is not self._together,
+            )
+            for each in others
+        }
+        is_open = not all(verdicts.values())
+        for each in others:
+            if not is_open or verdicts[each.nodes] != AS_GOOD:
+                each.verdict = verdicts[each.nodes]
         if is_open:
-            self._round += 1
-            left = (each for each in racing if not each.verdict)
-            self._due = sorted(left, key=lambda each: (-len(each.nodes), sorted(each.nodes)))
-            self._due = self._due[::-1] if self._round % 2 else self._due
+            self._begin_round([each for each in racing if not each.verdict])
             self._go_on(at_seconds)
             return
-        for each in racing:
-            each.verdict = each.verdict or f"as good as the best, to {SAME_RATIO:.0%}"
         best.verdict = "best"
         self._is_complete = True
         num_left = sum(each.is_left for each in known)
         more = f", without {num_left} that had to be left" if num_left else ""
         self._end(f"best of {len(known) - num_left} that were measured{more}: {best}")
 
-    def _is_far(self, placement: TriedSet, best: TriedSet) -> bool:
-        """Whether it was far behind in each exchange; all together stay, to compare with them."""
-        goal = self._settings.goal
-        rates = [max(self._rate(each, goal), FREE) for each in (placement, best)]
-        most, least = placement.first_range[1] / rates[0], best.first_range[0] / rates[1]
-        return is_far_behind(most, least) and placement is not self._together
+    def _begin_round(self, racing: list[TriedSet]) -> None:
+        """Each goes the other way."""
+        self._round += 1
+        self._due = sorted(racing, key=lambda each: (-len(each.nodes), sorted(each.nodes)))
+        self._due = self._due[::-1] if self._round % 2 else self._due
 
     def _end(self, words: str) -> None:
         if self.is_over:
             return
         self.is_over = True
+        self._tell_of_those_that_were_not_measured()
         self._words = words
         self._visit = self.wanted = None
         self._news.append(f"trial: {words}")
+
+    def _tell_of_those_that_were_not_measured(self) -> None:
+        """Unless the job has ended before that was known."""
+        if not self._together.exchanges or math.isnan(self._typical(self._together)):
+            return
+        reaching = self._unmeasured()
+        for each in self._placements.values():
+            if each.exchanges or each.verdict or math.isnan(each.predicted[0]):
+                continue
+            if each not in reaching:
+                each.verdict = "not measured: too slow as predicted"
+            elif self._is_complete or self._num_measured >= MAX_MEASURED:
+                each.verdict = f"not measured: {self._num_measured} others were"
 
     # --- what they are worth --------------------------------------------------------------------
 
@@ -417,15 +405,19 @@ class PlacementTrial:
             return 1.0
         if goal == "money":
             return math.fsum(self._prices.get(n, math.nan) for n in placement.nodes) / 3600.0
-        return math.fsum(mean_of(self._watts.get(node, [])) for node in placement.nodes)
+        watts = self._watts
+        return math.fsum(fmean(watts[n]) if watts.get(n) else math.nan for n in placement.nodes)
 
-    def _values(self, placement: TriedSet) -> dict[int, float]:
-        """Samples per second, per money or per joule in each round."""
+    def _values(self, placement: TriedSet) -> dict[int, list[float]]:
+        """Samples per second, per money or per joule of each exchange of each round."""
         rate = max(self._rate(placement, self._settings.goal), FREE)
-        return {key: speed / rate for key, speed in placement.speeds.items()}
+        return {
+            key: [each / rate for each in speeds] for key, speeds in placement.exchanges.items()
+        }
 
-    def _mean(self, placement: TriedSet) -> float:
-        return fmean(self._values(placement).values())
+    def _typical(self, placement: TriedSet) -> float:
+        """The median over the rounds, which one loaded round does not change."""
+        return median(map(median, self._values(placement).values()))
 
     def _at_most(self, placement: TriedSet) -> float:
         """As `_values`, by its prediction; none: nothing is known, and so it is worth a trial."""
@@ -433,7 +425,7 @@ class PlacementTrial:
         return math.inf if math.isnan(high) else high
 
     def _tried(self, placement: TriedSet) -> PlacementTried:
-        speed = mean_of(placement.speeds.values())
+        speed = median_of(placement.speeds.values())
         return PlacementTried(
             nodes=tuple(sorted(placement.nodes)),
             verdict=placement.verdict,
@@ -441,6 +433,7 @@ class PlacementTrial:
             predicted_high=placement.predicted[1],
             rounds=tuple(placement.speeds),
             samples_per_second=tuple(placement.speeds.values()),
+            exchanges=tuple(map(tuple, placement.exchanges.values())),
             num_steps=placement.num_steps,
             num_void=placement.num_void,
             cost_per_sample=self._rate(placement, "money") / speed,

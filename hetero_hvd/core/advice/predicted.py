@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 
 from hetero_hvd.core.advice.advice import Goal
 from hetero_hvd.core.advice.placements import MeasuredJob, sets_of
@@ -40,7 +40,7 @@ def predicted_speeds(
         `(nodes, 0, 0)` if they cannot hold the global batch.
     """
     joined, times = run.joined, run.times
-    models = {worker: line_through(rows) for worker, rows in times.items()}
+    models = {worker: line_through(_typical(rows)) for worker, rows in times.items()}
     off = MODEL_RATIO + WIDTH * max(map(_noise, times.values()))
     for nodes in map(frozenset, sets_of(run, goal, models, MAX_NODES)):
         speed = run.figures(sorted(nodes), models, 0.0)["speed"]
@@ -58,6 +58,21 @@ def _between(nodes: Nodes, exposed_seconds: Mapping[Nodes, float]) -> tuple[floa
     most = min(value for other, value in exposed_seconds.items() if other > nodes)
     least = max((value for other, value in exposed_seconds.items() if other < nodes), default=0.0)
     return min(least, most), most
+
+
+def _typical(rows: Sequence[ShareTime]) -> list[ShareTime]:
+    """A row for each share, with the median of its times: a loaded round is not the worker's."""
+    by_share: dict[int, list[ShareTime]] = {}
+    for row in rows:
+        by_share.setdefault(row.share, []).append(row)
+    return [
+        ShareTime(
+            share=share,
+            busy_seconds=median(row.busy_seconds for row in same),
+            num_steps=math.fsum(row.num_steps for row in same),
+        )
+        for share, same in by_share.items()
+    ]
 
 
 def _noise(rows: Sequence[ShareTime]) -> float:

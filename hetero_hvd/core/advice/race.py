@@ -4,13 +4,18 @@ What drifts meanwhile (clocks, heat, other people's load) is about the same for 
 so pairs of one round are compared, as logarithms, since speeds differ by ratios. Leaving out who is
 certainly worse than the best before the next round is a race (Maron and Moore, "Hoeffding races",
 1994), in pairs its blocking form (Moore and Lee, 1994).
+
+Somebody else's load may slow down one round by any amount: a mean and a standard deviation are
+spoiled by that, a median is not. Where a round has several values their median counts, and its
+interval is that between two of the values themselves, whatever their distribution (Thompson, "On
+confidence ranges for the median", 1936; David and Nagaraja, "Order statistics", 7.1).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from statistics import NormalDist, fmean, stdev
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist, fmean, median, stdev
 from typing import NamedTuple
 
 ERROR = 0.05
@@ -22,8 +27,17 @@ MIN_PAIRS = 2
 MIN_BEHIND_RATIO = 0.2
 """See `is_far_behind`."""
 
+NORMAL_MAD = 1.4826
+"""Standard deviation of a normal distribution, as a multiple of its median absolute deviation."""
+
+MEDIAN_VARIANCE = math.pi / 2
+"""Variance of the median of values from one, as a multiple of that of their mean."""
+
 Values = Mapping[int, float]
 """Round to what was measured in it, > 0."""
+
+Rounds = Mapping[int, Sequence[float]]
+"""Round to all that was measured in it, in its order; each > 0, one value at least."""
 
 
 class Ratio(NamedTuple):
@@ -31,7 +45,7 @@ class Ratio(NamedTuple):
 
     Attributes:
         low: At least; 0: nothing is known.
-        middle: Geometric mean over the rounds; NaN: there is none.
+        middle: Geometric mean over the rounds, or the median; NaN: there is none.
         high: At most; infinite: nothing is known.
     """
 
@@ -56,8 +70,72 @@ def ratio_of(values: Values, others: Values, *, error: float) -> Ratio:
         return UNKNOWN if not logs else UNKNOWN._replace(middle=math.exp(logs[0]))
     width = student(1.0 - error / 2, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
     middle = fmean(logs)
-    ends = [min(max(value, -700.0), 700.0) for value in (middle - width, middle + width)]
-    return Ratio(math.exp(ends[0]), math.exp(middle), math.exp(ends[1]))
+    ends = [math.exp(_within_bounds(value)) for value in (middle - width, middle + width)]
+    return Ratio(ends[0], math.exp(middle), ends[1])
+
+
+def median_ratio_of(rounds: Rounds, others: Rounds, *, error: float) -> Ratio:
+    """The median of the paired values of all common rounds, and its order-statistic interval.
+
+    Values of one round are alike, since load stays for a while, and then count for fewer (Kish,
+    "Survey sampling", 1965, 5.4). How alike they are is told by median absolute deviations, of the
+    rounds' medians and of the values within them, so that one loaded round does not decide that.
+
+    Args:
+        rounds: Of the one.
+        others: Of the other one.
+        error: Probability that the truth lies outside, > 0, < 1.
+    """
+    pairs = [
+        [  # one of them may have been measured for longer
+            math.log(one) - math.log(other)
+            for one, other in zip(rounds[key], others[key], strict=False)
+        ]
+        for key in rounds.keys() & others.keys()
+    ]
+    values = sorted(value for each in pairs for value in each)
+    if not values:
+        return UNKNOWN
+    middle = math.exp(_within_bounds(median(values)))
+    num_worth = _num_independent(pairs)
+    rank = _rank(num_worth, error)
+    if len(pairs) < MIN_PAIRS or not rank:
+        return UNKNOWN._replace(middle=middle)
+    # Of so many values that are worth fewer the same part lies beyond.
+    place = (rank - 1) * len(values) // num_worth
+    low, high = values[place], values[-1 - place]
+    return Ratio(math.exp(_within_bounds(low)), middle, math.exp(_within_bounds(high)))
+
+
+def _num_independent(pairs: Sequence[Sequence[float]]) -> int:
+    """How many independent values those of these rounds are worth: from one a round to all."""
+    num_values = sum(map(len, pairs))
+    per_round = num_values / len(pairs)
+    middles = [median(each) for each in pairs]
+    within = _deviation([value - median(each) for each in pairs for value in each])
+    between = _deviation([middle - median(middles) for middle in middles])
+    beyond = max(0.0, between**2 - MEDIAN_VARIANCE * within**2 / per_round)
+    likeness = beyond / (beyond + within**2) if beyond else 0.0
+    return int(num_values / (1.0 + (per_round - 1.0) * likeness))
+
+
+def _deviation(errors: Sequence[float]) -> float:
+    return NORMAL_MAD * median(map(abs, errors))
+
+
+def _rank(num_values: int, error: float) -> int:
+    """Which value from below and from above encloses the median so surely; 0: none does."""
+    beyond, rank = 0, 0
+    for number in range(num_values // 2):
+        beyond += math.comb(num_values, number)
+        if 2 * beyond > error * 2**num_values:
+            break
+        rank = number + 1
+    return rank
+
+
+def _within_bounds(log: float) -> float:
+    return min(max(log, -700.0), 700.0)
 
 
 def error_of_a_pair(num_pairs: int, max_rounds: int) -> float:
@@ -71,17 +149,20 @@ def error_of_a_pair(num_pairs: int, max_rounds: int) -> float:
     return ERROR / max(1, num_pairs * (max_rounds - MIN_PAIRS + 1))
 
 
-def is_far_behind(most: float, least: float) -> bool:
-    """Whether what was measured in one round leaves the race by that.
+def is_far_behind(rounds: Rounds, best: Rounds) -> bool:
+    """Whether it was far behind in each of two rounds at least, with whatever was measured.
 
-    One round says nothing of how much rounds differ: this is a rule that saves time and no test, so
-    `ERROR` does not hold for it.
+    This is a rule that saves time and no test, so `ERROR` does not hold for it. One round is not
+    enough: it may have been slowed down by others.
 
     Args:
-        most: The best that was measured of it in this round.
-        least: The worst that was measured of the best one in this round.
+        rounds: Of who may leave the race.
+        best: Of the best one.
     """
-    return most < (1 - MIN_BEHIND_RATIO) * least
+    common = rounds.keys() & best.keys()
+    return len(common) >= MIN_PAIRS and all(
+        max(rounds[key]) < (1 - MIN_BEHIND_RATIO) * min(best[key]) for key in common
+    )
 
 
 def student(probability: float, freedom: int) -> float:

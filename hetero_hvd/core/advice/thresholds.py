@@ -15,7 +15,9 @@ from hetero_hvd.core.advice import (
     placements,
     predicted,
     race,
+    race_verdict,
     setting_trial,
+    trial_visit,
     verdicts,
 )
 from hetero_hvd.core.patterns import changes, cycle, forecast, job_type, period
@@ -44,7 +46,8 @@ THRESHOLDS = (
     Threshold(
         "interval of a gain",
         f"{1 - advice.GAIN_ERROR:.0%}",
-        "Student (1908), of a jackknife (Tukey 1958) or of a trial's pairs of one round",
+        "Student (1908), of a jackknife (Tukey 1958); of a trial's pairs of one round order "
+        "statistics of the median (Thompson 1936)",
     ),
     Threshold(
         "sets of nodes are judged",
@@ -61,7 +64,7 @@ THRESHOLDS = (
     Threshold(
         "sets that are as good",
         f"within {placements.SAME_RATIO:.0%} by their curves; certainly within "
-        f"{placement_trial.SAME_RATIO:.0%} in a trial",
+        f"{race_verdict.SAME_RATIO:.0%} in a trial",
         CHOICE,
     ),
     Threshold(
@@ -72,11 +75,12 @@ THRESHOLDS = (
     Threshold(
         "what a trial says is wrong",
         f"in {race.ERROR:.0%} of trials at most, by {race.MIN_PAIRS} rounds or more",
-        "Student (1908), Bonferroni; races (Maron and Moore 1994)",
+        "order statistics of the median (Thompson 1936), values of one round for fewer (Kish "
+        "1965); Bonferroni; races (Maron and Moore 1994)",
     ),
     Threshold(
         "a visit of a trial",
-        f"{placement_trial.MIN_EXCHANGES} exchanges, after {placement_trial.WARM_UP} that do not "
+        f"{trial_visit.MIN_EXCHANGES} exchanges, after {trial_visit.WARM_UP} that do not "
         f"count; for a sample of power {placement_trial.MAX_POWER_SECONDS:g} s more",
         CHOICE,
     ),
@@ -87,8 +91,8 @@ THRESHOLDS = (
         f"{CHOICE}: each visit costs a start of processes",
     ),
     Threshold(
-        "given up after one round",
-        f"each exchange {race.MIN_BEHIND_RATIO:.0%} behind all of the best",
+        f"given up after {race.MIN_PAIRS} rounds",
+        f"each exchange {race.MIN_BEHIND_RATIO:.0%} behind all of the best in that round",
         f"{CHOICE}: a rule, which no probability is promised of",
     ),
     Threshold("given up in vain", f"after {placement_trial.MAX_VOID} visits", CHOICE),

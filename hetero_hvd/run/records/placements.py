@@ -174,7 +174,13 @@ def _is_sound(trial: TrialReported) -> bool:
     """Whether its parts belong together, and its figures can be figures."""
     return len(trial.devices) in {0, len(trial.workers)} and all(
         len(set(each.rounds)) == len(each.samples_per_second)
-        and all(0 < speed < MOST_SAMPLES_PER_SECOND for speed in each.samples_per_second)
+        and len(each.exchanges) in {0, len(each.rounds)}
+        and all(each.exchanges)
+        and all(
+            0 < speed < MOST_SAMPLES_PER_SECOND
+            for speeds in (each.samples_per_second, *each.exchanges)
+            for speed in speeds
+        )
         and not (each.cost_per_sample < 0 or each.joules_per_sample < 0)
         for each in trial.placements
     )

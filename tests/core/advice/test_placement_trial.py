@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from itertools import combinations
 
 import pytest
@@ -16,6 +17,9 @@ from hetero_hvd.core.step_table import StepTables
 from hetero_hvd.messages import StepsTimed, StepTiming, WorkerId, WorkersJoined
 
 BATCH = 120
+LOAD = 1.5
+"""So much longer a step takes beside somebody else's."""
+
 BASE_SECONDS = 0.1
 """What the fastest one needs for the whole batch."""
 
@@ -29,6 +33,7 @@ class Cluster:
         noise: Of each exchange, a ratio.
         prices: Of each; none: there are none.
         watts: Of each, that is measured.
+        loaded: Which visit other people's load slows down, from 0, as the trial goes; -1: none.
         shares_fixed: Whether there is no plan.
     """
 
@@ -47,13 +52,14 @@ class Cluster:
         self.noise = noise
         self.drift = drift
         self.random = random.Random(seed)  # noqa: S311 - noise
+        self.loaded = more.pop("loaded", -1)
         self.shares_fixed = more.pop("shares_fixed", False)
         self.trial = PlacementTrial(TrialSettings(**more))
         self.trial.priced(dict(zip(names, prices, strict=False)))
         self.tables = StepTables()
         self.there = set(self.curves)
         self.starting = set()
-        self.num_memberships = self.num_tables = 0
+        self.num_memberships = self.num_tables = self.num_loaded = 0
         self.said = []
         self.truth = {}
         self.meet()
@@ -106,6 +112,9 @@ class Cluster:
         workers = list(self.joined.workers)
         seconds, link = self.seconds(workers)
         slower = math.exp(self.random.gauss(0, self.noise)) * (1 + self.drift * self.num_tables)
+        if sum("samples/s, round" in line for line in self.said) == self.loaded:
+            slower *= LOAD
+            self.num_loaded += 1
         rates = {worker: 1 / self.curves[worker].seconds_per_sample for worker in workers}
         shares = [round(BATCH * rates[worker] / sum(rates.values())) for worker in workers]
         shares[0] += BATCH - sum(shares)
@@ -194,6 +203,32 @@ def test_the_best_is_within_3_percent_of_the_best_of_all(seed):
         cluster = Cluster(**made, seed=seed).train()
         assert cluster.trial.report().is_complete, cluster.said
         assert cluster.speed(cluster.best_found()) >= 0.97 * cluster.best(), cluster.said
+
+
+def test_one_loaded_round_does_not_decide():
+    """Of three placements of two drawn nodes the best is named in 97 of 100 cases at least.
+
+    Where it is told by how much another one is worse, that holds in 90 % at least. Steps vary by
+    5 %, and all of one of the first visits takes half as long again.
+    """
+    num_right = num_told = num_held = 0
+    for seed in range(100):
+        generator = random.Random(seed)  # noqa: S311 - no secret
+        speeds = (1, generator.uniform(0.2, 1))
+        links = (0.0, generator.uniform(0, 0.08))
+        loaded = generator.randrange(3)
+        cluster = Cluster(speeds, links, seed=seed, noise=0.05, loaded=loaded).train()
+        assert cluster.num_loaded or loaded >= sum("round" in line for line in cluster.said)
+        best = cluster.best_found()
+        num_right += cluster.speed(best) >= 0.97 * cluster.best()
+        for nodes, each in cluster.found.items():
+            if found := re.search(r"([\d.]+)% to ([\d.]+)% of the best", each.verdict):
+                num_told += 1
+                true = 100 * cluster.speed(nodes) / cluster.speed(best)
+                num_held += float(found[1]) - 0.05 <= true <= float(found[2]) + 0.05
+    assert num_right >= 97
+    assert num_told >= 50
+    assert num_held >= 0.9 * num_told
 
 
 def test_only_what_may_be_the_best_is_measured():
