@@ -17,11 +17,14 @@ from hetero_hvd.cli.nodes_to_ask import add_timeout, check_timeout, none_to_ask
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
 from hetero_hvd.cli.train.run import check_script
+from hetero_hvd.config import NodeConfig
 from hetero_hvd.config.launchers import SSH
+from hetero_hvd.core.shards.fitting import fitting_in_words, largest_models
 from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.kubernetes.options import DEFAULT_NAME, places_of
 from hetero_hvd.errors import UserError
 from hetero_hvd.probes.training_packages import require_training
+from hetero_hvd.remote.worker_memories import worker_memories
 
 if TYPE_CHECKING:
     from hetero_hvd.remote.node_findings import NodeReport, Reference
@@ -33,7 +36,8 @@ Without -f: what is installed on this machine, and what will not work and why. W
 all nodes of a file, over ssh and at the same time: whether they can be reached, have the software
 of this machine, and reach this machine and each other; clocks, GPUs, memory, room on disks. With a
 script also: whether it is there, the same as here, and what its arguments name. With --kubernetes
-inside a pod of a job: keys, volumes, network, cores, memory and GPUs of that pod.
+inside a pod of a job: keys, volumes, network, cores, memory and GPUs of that pod. With and without
+-f also: how large a model the workers' memories hold, with the optimizer's state whole or in parts.
 
 Exit code 0: training can start; 1: it cannot, on one of the nodes, or in this pod.
 """
@@ -68,8 +72,25 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.probes.doctor import diagnose  # noqa: PLC0415 - only this command needs it
 
     diagnosis = diagnose()
-    print(json.dumps(diagnosis.as_dict(), indent=2) if arguments.json else diagnosis.text())
+    facts = diagnosis.as_dict()
+    memories = worker_memories([(NodeConfig(name="here"), facts)])
+    if arguments.json:
+        print(json.dumps(facts | _fitting(memories), indent=2))
+    else:
+        print(diagnosis.text())
+        _show_fitting(memories)
     return 0 if diagnosis.can_train else 1
+
+
+def _fitting(memories: Mapping[str, float]) -> dict[str, Any]:
+    """How large a model fits, for JSON."""
+    return {"fits": largest_models(memories)._asdict() if memories else None}
+
+
+def _show_fitting(memories: Mapping[str, float]) -> None:
+    """The same, a line for each way."""
+    for line in fitting_in_words(memories) if memories else ():
+        show(line)
 
 
 def _act_in_pod(arguments: argparse.Namespace) -> int:
@@ -112,16 +133,20 @@ def _act_on_nodes(arguments: argparse.Namespace) -> int:
     )
     reports = [report_on(facts, reference) for facts in examination.run()]
     can_train = all(report.can_train for report in reports)
+    able = [report.facts for report in reports if report.can_train]
+    memories = worker_memories((facts.node, facts.seen.get("diagnosis", {})) for facts in able)
     if arguments.json:
         nodes = [report.as_dict() for report in reports]
         names = [node.name for node in left_out]
-        print(json.dumps({"nodes": nodes, "left_out": names, "can_train": can_train}, indent=2))
+        found = {"nodes": nodes, "left_out": names, "can_train": can_train}
+        print(json.dumps(found | _fitting(memories), indent=2))
         return 0 if can_train else 1
     headings = ("node", "way", "software", "files", "reaches", "machine", "to do")
     rows = [_row(report, reference) for report in reports]
     print_table(headings, rows, ends_in_sentences=True)
     for node in left_out:
         show(f"{node.name}: left out, it has launcher {node.launcher}: hetero-hvd nodes")
+    _show_fitting(memories)
     print("Training can start." if can_train else "Training cannot start.")
     return 0 if can_train else 1
 
