@@ -136,7 +136,7 @@ class JobController:
         )
         self.membership = self._new_membership()
         self._shortage = MinWorkersNotice(
-            config.job, self.slots, self.membership, self.tracker, console
+            config.job, self.slots, self.membership, self.tracker, console, bus=self.bus
         )
         self._standstill = Standstill()
         self.bus.subscribe(Grace(self.slots).observe, "the grace of workers that end")
@@ -197,7 +197,8 @@ class JobController:
         if stuck := self._standstill.found(members, now):
             self.end(JobResult(EXIT_USER_ERROR, stuck))
         self._shortage.look(is_ended=self.ended.done())
-        is_training = bool(self.membership.hosts) and not self.ended.done()
+        may_train = bool(self.membership.hosts) and not self._shortage.is_memory_short
+        is_training = may_train and not self.ended.done()
         self.tracker.diagnosis.look_for_stall(is_training=is_training, slept_seconds=slept_seconds)
         self.reception.look()
         if self.tracker.resets_without_step >= MAX_RESETS_WITHOUT_STEP:

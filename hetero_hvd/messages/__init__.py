@@ -97,6 +97,7 @@ from hetero_hvd.messages.profile import (
     PhasesTimed,
     SourceRead,
     SourcesRead,
+    StateDivided,
     TraceWritten,
 )
 from hetero_hvd.messages.samples import (
@@ -191,6 +192,7 @@ __all__ = [
     "SourcesRead",
     "StalenessEnded",
     "StallReported",
+    "StateDivided",
     "StepPart",
     "StepTiming",
     "StepsTimed",

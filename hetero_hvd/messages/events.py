@@ -32,6 +32,7 @@ from hetero_hvd.messages.profile import (
     DeviceUsed,
     PhasesTimed,
     SourcesRead,
+    StateDivided,
     TraceWritten,
 )
 from hetero_hvd.messages.samples import NodeEquipped, NodeSampled, OwnerSeen
@@ -382,6 +383,7 @@ Event = (
     | Recovered
     | OutOfMemory
     | StalenessEnded
+    | StateDivided
     | SessionsWanted
     | Finished
     | Crashed

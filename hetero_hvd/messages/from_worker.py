@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
-from msgspec import field
 
 from hetero_hvd.messages.identity import GlooAddress, Message, WorkerId
 from hetero_hvd.messages.profile import (
@@ -16,6 +15,7 @@ from hetero_hvd.messages.profile import (
     FileSet,
     PhasesTimed,
     SourcesRead,
+    StateDivided,
     TraceWritten,
 )
 from hetero_hvd.messages.timing import StepTiming
@@ -84,7 +84,7 @@ class WorkersJoined(Message, frozen=True):
     devices: tuple[str, ...] = ()
     memory_bytes: tuple[float, ...] = ()
     model: str = ""
-    shares_vary: bool = field(default=False, name="wait_free")
+    shares_vary: bool = msgspec.field(default=False, name="wait_free")
     shares_fixed: bool = False
     can_calibrate: bool = False
 
@@ -128,8 +128,7 @@ class Evaluated(Message, frozen=True):
         epoch: Epoch after which it ran.
         step: Applied steps at that time.
         metrics: Name to exact weighted mean over the set.
-        needs_all: Whether workers that the plan gives no part did not take part, as the script
-            evaluates in the body of its loop over the batches: better that all have one.
+        needs_all: Whether workers without a part in the step had none in it: better that all have.
     """
 
     epoch: int
@@ -231,7 +230,7 @@ class Recovered(Message, frozen=True):
     cause: str
     seconds: float
     broadcast: bool
-    parts: dict[str, tuple[float, float]] = field(default_factory=dict)
+    parts: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
 
 
 class StalenessEnded(Message, frozen=True):
@@ -427,6 +426,7 @@ FromWorker = (
     | OutOfMemory
     | MicroBatchRaised
     | StalenessEnded
+    | StateDivided
     | Entered
     | Finished
     | ScriptEnded

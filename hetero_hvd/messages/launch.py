@@ -125,6 +125,8 @@ class JobSettings(LaunchPart, frozen=True):
         staleness_warmup_steps: First steps without staleness, >= 0, if the script leaves it open.
         hang_timeout_seconds: Shortest time, > 0, after which a worker that hangs in its own part of
             a step ends itself; without a driver nothing does.
+        elastic_timeout_seconds: How long to wait, > 0, for others where the workers that are left
+            cannot go on.
         log_format: Whether the package's log is `text` or a JSON record a line.
         nvtx: Whether the phases of a step are NVTX ranges.
     """
@@ -136,6 +138,7 @@ class JobSettings(LaunchPart, frozen=True):
     staleness_bound: Bound = 0
     staleness_warmup_steps: Count = 100
     hang_timeout_seconds: Seconds = 30.0
+    elastic_timeout_seconds: Seconds = 600.0
     log_format: Literal["text", "json"] = "text"
     nvtx: bool = False
 

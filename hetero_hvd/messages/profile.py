@@ -1,4 +1,4 @@
-"""What workers measure beside the phases of a step, and what their data are."""
+"""What workers find out beside the phases of a step, and what their data are."""
 
 from __future__ import annotations
 
@@ -242,3 +242,17 @@ class FileSet(msgspec.Struct, frozen=True, kw_only=True):
     contents: str = ""
     store: str = ""
     sketch: bytes = b""
+
+
+class StateDivided(Message, frozen=True):
+    """What has become of an optimizer's state that is, or may be, in parts. Sent by rank 0.
+
+    Attributes:
+        step: Steps applied.
+        words: Who holds what of it, or why it stands still.
+        is_short: Whether the workers wait for others, as their memory does not hold it.
+    """
+
+    step: int
+    words: str
+    is_short: bool = False

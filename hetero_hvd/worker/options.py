@@ -31,7 +31,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "compression": get_args(Compression),
     "wait_free_lr": get_args(LearningRateRule),
     "sum_bits": (64, 32),
-    "shard_optimizer": (True, False),
+    "shard_optimizer": (True, False, "auto"),
 }
 """Options that have one of a few values; None is left to the job."""
 
@@ -77,7 +77,8 @@ class StepOptions:
             the global batch) until the step before is reduced: docs/guide/staleness.md; None: as
             `mode` says.
         shard_optimizer: The optimizer's state lies in parts on the workers, by the memory that each
-            has left, each part on two: docs/guide/large-models.md.
+            has left, each part on two; `auto`: only if it does not fit whole on every worker:
+            docs/guide/large-models.md.
         wait_free_lr: How the learning rate grows with the samples of such a step: `linear`, `sqrt`,
             `none`; `auto`: `sqrt` for Adam and its kind, else `linear`.
     """
@@ -98,7 +99,7 @@ class StepOptions:
     lookahead: bool = True
     wait_free: bool | None = None
     wait_free_lr: LearningRateRule = "auto"
-    shard_optimizer: bool = False
+    shard_optimizer: bool | Literal["auto"] = False
 
     @property
     def undivided(self) -> int:
@@ -119,7 +120,8 @@ class StepOptions:
             raise UserError("equal_micro_batches: say how large with micro_batch_size")
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
-            if value not in allowed:
+            is_number = type(value) in (int, float) and True in allowed  # 1 == True
+            if is_number or value not in allowed:
                 *first, last = (str(each) for each in allowed if each is not None)
                 raise UserError(f"{name}={value!r}: must be {', '.join(first)} or {last}")
         bound, warmup = self.staleness_bound, self.staleness_warmup_steps
@@ -148,7 +150,7 @@ class TrainerOptions(TypedDict, total=False):
     lookahead: bool
     wait_free: bool | None
     wait_free_lr: LearningRateRule
-    shard_optimizer: bool
+    shard_optimizer: bool | Literal["auto"]
 
 
 def with_tried(

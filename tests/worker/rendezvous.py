@@ -40,19 +40,33 @@ class Hub:
         faults: (worker, operation, which time, when): what goes wrong. `before` or `after`: its
             wait fails before or after the operation is complete. `unsent` or `sent`: it dies, and
             does not or does contribute to the operation.
+        late: Workers that are not there before `admit`.
     """
 
-    def __init__(self, size, faults=()):
+    def __init__(self, size, faults=(), late=()):
         self.size = size
+        self.late = set(late)
         self.faults = set(faults)
         self.fired = set()
         self.posts = defaultdict(dict)
         self.splits = defaultdict(dict)
         self.broken = set()
-        self.left = set()
+        self.left = set(late)
         self.memberships = []
         self.entering = set()
         self.changed = threading.Condition()
+
+    def admit(self, name):
+        """One who is late comes."""
+        with self.changed:
+            self.late.discard(name)
+            self.left.discard(name)
+            self.changed.notify_all()
+
+    def await_turn(self, name):
+        """Wait until it may come."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: name not in self.late, PATIENCE_SECONDS)
 
     def enter(self, name):
         """Wait until all who have not left are here; gives the number of the rendezvous."""
@@ -237,6 +251,7 @@ def run_together(hub, work):
 
     def one(rank):
         try:
+            hub.await_turn(rank)
             results[rank] = work(context(hub, rank))
         except Killed:
             pass

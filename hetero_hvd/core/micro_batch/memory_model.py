@@ -20,16 +20,19 @@ class MemoryModel:
     The line is fitted by least squares and then raised to the highest measured peak above it. While
     only one size is known, all that was added since before the first forward pass is taken to grow
     with the size: too much for larger ones, so that growth is careful.
+
+    Attributes:
+        idle_bytes: Memory in use before the first forward pass; NaN: not known yet.
     """
 
     def __init__(self) -> None:
-        self._idle_bytes = math.nan
+        self.idle_bytes = math.nan
         self._peaks: dict[int, float] = {}
         self._cap = 0
 
     def start(self, idle_bytes: float) -> None:
         """Memory in use before the first forward pass."""
-        self._idle_bytes = idle_bytes
+        self.idle_bytes = idle_bytes
 
     def observe(self, size: int, peak_bytes: float) -> None:
         """A peak that was measured at a size that fits, samples, >= 1."""
@@ -37,7 +40,7 @@ class MemoryModel:
 
     def line(self) -> tuple[float, float] | None:
         """(m0, m1), bytes and bytes per sample, both >= 0; None before anything was measured."""
-        if not self._peaks or math.isnan(self._idle_bytes):
+        if not self._peaks or math.isnan(self.idle_bytes):
             return None
         slope = max(0.0, self._slope())
         return max(0.0, *(peak - slope * size for size, peak in self._peaks.items())), slope
@@ -67,7 +70,7 @@ class MemoryModel:
     def _slope(self) -> float:
         smallest, largest = min(self._peaks), max(self._peaks)
         if largest < FEWEST_RATIO * smallest:
-            return (max(self._peaks.values()) - self._idle_bytes) / largest
+            return (max(self._peaks.values()) - self.idle_bytes) / largest
         centre = sum(self._peaks) / len(self._peaks)
         level = sum(self._peaks.values()) / len(self._peaks)
         spread = sum((size - centre) ** 2 for size in self._peaks)

@@ -17,6 +17,7 @@ from hetero_hvd.messages import (
     SetAsideReported,
     StalenessEnded,
     StallReported,
+    StateDivided,
     StragglerReported,
     TraceWritten,
     TrialReported,
@@ -67,6 +68,8 @@ def event_in_words(event: object) -> str | None:  # noqa: C901, PLR0911, PLR0912
             return f"step {event.step}: the checkpoint cannot be written: {event.error}"
         case StalenessEnded():
             return f"step {event.step}: staleness bound 0 from now on: {event.reason}"
+        case StateDivided():
+            return f"step {event.step}: {event.words}"
         case Crashed():
             return f"{event.worker} crashed: {event.error}"
         case WorkerExited():

@@ -1,4 +1,4 @@
-"""What follows from too few workers: a pause, which is told, or an end that may pass."""
+"""What follows from too few workers, or too little memory: a pause, or an end that may pass."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.errors import InfeasiblePlanError, TryAgainError
+from hetero_hvd.messages import StateDivided, WorkersJoined
+from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.tracking.run_tracker import RunTracker
 
 
 class MinWorkersNotice:
     """Says it once, each time.
+
+    That the memory is too small the workers find, and say, themselves.
 
     Args:
         job: For min_np, and how long to wait.
@@ -19,6 +23,10 @@ class MinWorkersNotice:
         membership: Who of them trains.
         tracker: Knows whose script has ended.
         console: Where to tell people.
+        bus: All that happens.
+
+    Attributes:
+        is_memory_short: Whether the members wait for others with memory.
     """
 
     def __init__(
@@ -28,6 +36,8 @@ class MinWorkersNotice:
         membership: Membership,
         tracker: RunTracker,
         console: Console,
+        *,
+        bus: EventBus,
     ) -> None:
         self._job = job
         self._slots = slots
@@ -35,6 +45,13 @@ class MinWorkersNotice:
         self._tracker = tracker
         self._console = console
         self._is_short = False
+        self.is_memory_short = False
+        bus.subscribe(self._observe, "")
+
+    def _observe(self, _at_unix_seconds: float, event: object) -> None:
+        """Follow whether the members train."""
+        if isinstance(event, WorkersJoined | StateDivided):
+            self.is_memory_short = isinstance(event, StateDivided) and event.is_short
 
     def look(self, *, is_ended: bool) -> None:
         """Call it often; nothing is said once the job is over."""

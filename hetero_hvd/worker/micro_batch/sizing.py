@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -22,6 +23,24 @@ AUTO = -1
 CPU = torch.device("cpu")
 
 
+class PassMemory(NamedTuple):
+    """What the memory holds, and what the passes take of it; without an optimizer's parts.
+
+    Attributes:
+        limit_bytes: All that the process or the device can have.
+        idle_bytes: What is in use before the passes.
+        line: (m0, m1) of `MemoryModel`; None before anything was measured.
+        smallest: Samples of the smallest micro-batch that can be had, >= 1.
+        largest: Samples of the largest one that is wanted; 0 = the whole share.
+    """
+
+    limit_bytes: float
+    idle_bytes: float
+    line: tuple[float, float] | None
+    smallest: int
+    largest: int
+
+
 class MicroBatchSizer:
     """Chooses the size of the micro-batches, step by step.
 
@@ -35,6 +54,7 @@ class MicroBatchSizer:
         limit: Samples of the largest one, as the kernel has killed a worker that had more; 0 = any.
 
     Attributes:
+        parts_bytes: Gives what an optimizer's state in parts has of this memory, and will have.
         size: Of the micro-batches of the step under way, samples; 0 before the first.
         shape: Of the passes of that step: this worker's samples in it, and `size`.
     """
@@ -62,6 +82,7 @@ class MicroBatchSizer:
         self._tell: Callable[[MicroBatchRaised], object] = lambda _: None
         self._told = 0
         self._reserved_bytes = 0
+        self.parts_bytes: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
         self.size = 0
         self.shape = (0, 0)
 
@@ -85,15 +106,22 @@ class MicroBatchSizer:
     @property
     def largest(self) -> int:
         """Samples in a micro-batch at most, as things are; 0 = not limited."""
-        if self._is_fixed:
-            return self._wanted
-        asked = self._wanted if self._search is None else self._search.size
-        return smaller(asked, self._held)
+        return self._wanted if self._is_fixed else smaller(self._asked, self._held)
+
+    @property
+    def _asked(self) -> int:
+        """Samples in a micro-batch, whatever the memory holds; 0 = the whole share."""
+        return self._wanted if self._search is None else self._search.size
 
     @property
     def _held(self) -> int:
         """Samples that the memory holds; 0 = not limited, as far as known."""
-        return smaller(self._cap, self._capacity, self._limit.at(time.monotonic()))
+        return smaller(self._cap, self._seen_to_hold)
+
+    @property
+    def _seen_to_hold(self) -> int:
+        """What the user and failures say of it, and no measured peak; 0 = not limited."""
+        return smaller(self._capacity, self._limit.at(time.monotonic()))
 
     @property
     def is_proven(self) -> bool:
@@ -125,16 +153,24 @@ class MicroBatchSizer:
         if self._meter is None:
             self._meter = MemoryMeter(self._device, node.memory_limit_bytes)
             self._meter.restart()
-            self._model.start(self._meter.read().used_bytes)
+            self._model.start(self._meter.read().used_bytes - self.parts_bytes()[0])
 
-    def left_bytes(self, node: NodeSettings) -> float:
-        """What the memory has left just now.
+    def memory(self, node: NodeSettings) -> PassMemory:
+        """What the memory holds just now.
 
         Args:
             node: The most memory that the user allows.
         """
         use = MemoryMeter(self._device, node.memory_limit_bytes).read()
-        return float(use.limit_bytes - use.used_bytes)
+        line = self._model.line()
+        idle_bytes = self._model.idle_bytes
+        return PassMemory(
+            limit_bytes=float(use.limit_bytes - self._reserved_bytes),
+            idle_bytes=use.used_bytes - self.parts_bytes()[0] if line is None else idle_bytes,
+            line=line,
+            smallest=self._wanted if self._is_fixed else 1,
+            largest=self._wanted if self._is_fixed else smaller(self._asked, self._seen_to_hold),
+        )
 
     def reserve(self, num_bytes: int) -> None:
         """Leave room in the host's memory for something that comes and goes beside the steps."""
@@ -220,6 +256,8 @@ class MicroBatchSizer:
     def _learn(self, meter: MemoryMeter) -> MemoryUse:
         use = meter.read()
         if self._is_done and self.size:
-            self._model.observe(self.size, use.peak_bytes)
-            self._cap = self._model.cap(use.limit_bytes - self._reserved_bytes)
+            now_bytes, then_bytes = self.parts_bytes()
+            self._model.observe(self.size, use.peak_bytes - now_bytes)
+            left_bytes = use.limit_bytes - self._reserved_bytes - max(now_bytes, then_bytes)
+            self._cap = self._model.cap(left_bytes)
         return use

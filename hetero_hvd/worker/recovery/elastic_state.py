@@ -41,6 +41,7 @@ from hetero_hvd.worker.session.last_words import exchange_last_words
 from hetero_hvd.worker.session.whereabouts import waits_in
 from hetero_hvd.worker.session.worker_context import WorkerContext, init
 from hetero_hvd.worker.shards.members import PartsLost
+from hetero_hvd.worker.shards.memory_pause import MemoryPause
 from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.training_mode import TrainingMode
@@ -104,6 +105,7 @@ class ElasticState:
             shards=mode.shards,
         )
         self._shards = mode.shards
+        self._pause = MemoryPause(mode.shards, self, launch.job.elastic_timeout_seconds)
         self.last_state = LastState(self.replica)
         self._agreement = Agreement(self.replica, self.position, self._kept, self.last_state)
         own = partial(self._report, is_applying=True)
@@ -318,7 +320,7 @@ class ElasticState:
         self.context.await_driver()
         if (reason := self.context.leave_reason) is not None:
             self.context.part()
-            self._leave(reason, self.context.leave_code)
+            self.leave(reason, self.context.leave_code)
 
     def _planned(self, step: int) -> int:
         return self.membership.shares_at(step)[self.context.collective.rank]
@@ -349,8 +351,7 @@ class ElasticState:
         return True
 
     def _compare(self, when: str, name: str) -> bool:
-        members = self.membership.members
-        return self._agreement.compare(self.context.collective, members, when, name)
+        return self._agreement.compare(self.context.collective, self.membership.members, when, name)
 
     def _tell_timings(self, table: TimingTable | None) -> None:
         if table is None:
@@ -369,7 +370,7 @@ class ElasticState:
             self._pipeline.drain(self.context.collective)
         if table.stop:
             self._kept.keep_parts(self.context.collective)
-            self._leave("the driver ends the job")
+            self.leave("the driver ends the job")
         if table.reset:
             self.recover("membership", "the driver wants another membership")
 
@@ -378,9 +379,9 @@ class ElasticState:
             self.context.collective.restart()
         except WorkerLostError as error:
             self.leave_if_due()
-            self._leave(str(error))
+            self.leave(str(error))
 
-    def _leave(self, reason: str, code: int = 0) -> None:
+    def leave(self, reason: str, code: int = 0) -> None:
         """End this process quietly, as it was asked to; `finally` blocks of the script run."""
         logger.info("leaving: %s", reason)
         applied_steps, is_trusted = self.position.applied_steps, self.last_state.is_trusted
@@ -394,7 +395,7 @@ class ElasticState:
         context, collective = self.context, self.context.collective
         while True:
             try:
-                report = self._report(is_new=is_new, has_state=has_state)
+                report = partial(self._report, is_new=is_new, has_state=has_state)
                 reports = self.application.reports(collective, report)
                 # Stored at once: should this rendezvous break, its id must not be used again.
                 context.agreed(next_rendezvous_id(reports), run_of(reports))
@@ -402,7 +403,9 @@ class ElasticState:
                     own = self.replica, reports, context.planner, self._shards
                     self._membership = meet(collective, *own)
                     self.last_state.is_trusted = True
-                    break
+                    if self._pause.is_over(self._kept.keep_before_pause):
+                        break
+                    self._restart()
                 except (Undecided, PartsLost) as why:
                     has_state = self._agreement.fall_back(collective, why)
             except InvariantError:

@@ -296,7 +296,10 @@ def run_of(reports: list[Report]) -> RunIdentity:
 
 def members_of(reports: Sequence[Report]) -> list[ShardMember]:
     """What the parts of the optimizer's state depend on, in rank order."""
-    return [ShardMember(r.applied_steps, r.is_applying, r.shards or HeldShards()) for r in reports]
+    return [
+        ShardMember(r.applied_steps, r.is_applying, r.shards or HeldShards(), str(r.worker))
+        for r in reports
+    ]
 
 
 def meet(
@@ -340,7 +343,7 @@ def meet(
     collective.laps.lap("vote")
     plan = first_plan(collective, reports, planner)
     if shards is not None:
-        shards.meet(collective, members_of(reports))
+        shards.meet(collective, members_of(reports), plan.local_batch_sizes)
     collective.laps.lap("plan")
     consistency = Consistency(
         broadcast=is_copied,

@@ -18,6 +18,7 @@ from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.recovery.last_state import LastState
 from hetero_hvd.worker.recovery.membership import FRESH, Report, exchange_reports, members_of
+from hetero_hvd.worker.shards.optional_shards import OptionalShards
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 from hetero_hvd.worker.step.other_optimizers import OwnUpdate
 
@@ -104,22 +105,27 @@ class StepApplication:
             if is_mine:
                 return self._hear(parts)
 
-    def reports(self, collective: Collective, report: Report) -> list[Report]:
+    def reports(self, collective: Collective, own: Callable[[], Report]) -> list[Report]:
         """What all members report, once none of them is in the midst of a step any more.
 
         Args:
             collective: A new rendezvous.
-            report: Of this worker, which is between two steps.
+            own: Gives the report of this worker, which is between two steps.
 
         Raises:
             Interrupted: The rendezvous broke.
         """
+        report = own()
         collective.laps.lap("checksum")
         while True:
             reports = exchange_reports(collective, report)
             collective.laps.lap("reports")
             if not any(each.is_applying for each in reports):
-                return reports
+                shards = self._shards
+                if not isinstance(shards, OptionalShards) or not shards.decide(members_of(reports)):
+                    return reports
+                report = own()  # what the replicas have in common is another thing from now on
+                continue
             if self._shards is None:
                 self._round(collective, reports, None)
                 continue
@@ -188,7 +194,7 @@ class StepApplication:
 def _with_parts(report: Report, shards: ShardedOptimizer) -> Report:
     """The same after others were helped: their update may have left this worker between two."""
     steps = FRESH if shards.is_torn else report.applied_steps
-    own = shards.held(report.applied_steps, lambda: 0.0)
+    own = shards.held(report.applied_steps, None)
     return replace(report, applied_steps=steps, shards=own)
 
 

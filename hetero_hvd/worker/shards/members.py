@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from hetero_hvd.core.shards.cut import COPIES, Move, NoRoom, Span, loads
-from hetero_hvd.errors import JobError, TransientError
+from hetero_hvd.core.micro_batch.micro_batch_limit import evenly
+from hetero_hvd.core.shards.cut import COPIES, Move, NoRoom, Span, lost
+from hetero_hvd.core.shards.rooms import StateRoom, shared, steady
+from hetero_hvd.errors import TransientError
 
 
 class HeldShards(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +20,10 @@ class HeldShards(msgspec.Struct, frozen=True, kw_only=True):
         updates: That its parts have had.
         spans: Of blocks that it holds; all of them where it has a whole state still.
         is_whole: Whether that is so.
-        room_blocks: Blocks that its memory has room for.
+        is_cut: Whether it takes part in updates with parts; None: nobody has decided that yet.
+        room: What its memory has for parts.
+        smallest: Samples of the smallest micro-batch that it can do with, >= 1.
+        largest: Samples of the largest one that it takes; 0: all of its share.
         is_torn: Whether its parts have had an update that its parameters do not show completely.
     """
 
@@ -26,13 +31,25 @@ class HeldShards(msgspec.Struct, frozen=True, kw_only=True):
     updates: int = 0
     spans: tuple[tuple[int, int], ...] = ()
     is_whole: bool = False
-    room_blocks: int = 0
+    is_cut: bool | None = True
+    room: StateRoom = StateRoom()
+    smallest: int = 1
+    largest: int = 0
     is_torn: bool = False
 
     @property
     def version(self) -> tuple[int, int]:
         """Parts of one version belong together."""
         return self.basis, self.updates
+
+    @property
+    def num_blocks(self) -> int:
+        """That it holds."""
+        return sum(stop - start for start, stop in self.spans)
+
+    def micro_batch(self, share: int) -> int:
+        """Samples at a time in which it takes a share of the batch, >= 1."""
+        return max(self.smallest, evenly(share, self.largest)) if share else self.smallest
 
 
 class ShardMember(msgspec.Struct, frozen=True):
@@ -42,11 +59,13 @@ class ShardMember(msgspec.Struct, frozen=True):
         applied_steps: Of its parameters; -1: it has no whole state.
         is_applying: Whether it waits in the midst of an update for the others.
         held: Its parts.
+        name: Of the worker.
     """
 
     applied_steps: int
     is_applying: bool
     held: HeldShards
+    name: str = ""
 
 
 class PartsLost(TransientError):  # noqa: N818 - control flow
@@ -72,27 +91,89 @@ def holdings(members: Sequence[ShardMember], version: tuple[int, int]) -> dict[i
     }
 
 
-def wanted_loads(members: Sequence[ShardMember], num_blocks: int, block_bytes: float) -> list[int]:
-    """How many blocks each member is to hold.
+def check_held(members: Sequence[ShardMember], num_blocks: int) -> None:
+    """See that each part has a holder among the members of a new rendezvous.
+
+    Raises:
+        PartsLost: One has none; says how much is lost.
+    """
+    truth = newest_version(members)
+    newest = max(each.held.version for each in members) if truth is None else truth
+    gone = sum(span.length for span in lost(num_blocks, holdings(members, newest)))
+    if gone:
+        raise PartsLost(
+            f"all workers that held {gone / num_blocks:.0%} of the optimizer's state are lost"
+        )
+    if truth is None:
+        raise PartsLost(
+            "all workers are lost that had the gradients of the next one, of which others have "
+            "a part"
+        )
+
+
+class PartsShort(TransientError):  # noqa: N818 - control flow
+    """The members' memories do not hold the state; says what there is and what it takes."""
+
+
+class PartLoads(msgspec.Struct, frozen=True):
+    """How much of the state each member is to hold.
+
+    Attributes:
+        loads: In blocks, by rank.
+        rooms: What each has for it, in blocks, beside its share of the batch.
+        samples: Of each, at a time.
+    """
+
+    loads: tuple[int, ...]
+    rooms: tuple[int, ...]
+    samples: tuple[int, ...]
+
+    def in_words(self, members: Sequence[ShardMember], block_bytes: float) -> str:
+        """Who holds how much of what room, beside what."""
+        return ", ".join(
+            f"{member.name} {mebibytes(load * block_bytes)} of {mebibytes(room * block_bytes)} "
+            f"beside {samples} samples at a time"
+            for member, load, room, samples in zip(
+                members, self.loads, self.rooms, self.samples, strict=True
+            )
+        )
+
+
+def placed(
+    members: Sequence[ShardMember],
+    shares: Sequence[int],
+    num_blocks: int,
+    block_bytes: float,
+    held: Mapping[int, Sequence[Span]],
+) -> PartLoads:
+    """How many blocks each member is to hold beside its share of the batch.
 
     Args:
         members: In rank order.
+        shares: Their samples in each step.
         num_blocks: Of the state.
         block_bytes: Of its state; 0: nothing but the work is divided.
+        held: What each rank holds that is of use.
 
     Raises:
-        JobError: They have too little room together.
+        PartsShort: They have too little room together.
     """
-    rooms = [member.held.room_blocks if block_bytes else num_blocks for member in members]
-    copies = min(COPIES, len(members))
+    samples = tuple(m.held.micro_batch(share) for m, share in zip(members, shares, strict=True))
+    loads = [sum(span.length for span in held.get(rank, ())) for rank in range(len(members))]
+    most = [member.held.room.most_blocks if block_bytes else num_blocks for member in members]
+    rooms = tuple(
+        steady(member.held.room, number, load) if block_bytes else num_blocks
+        for member, number, load in zip(members, samples, loads, strict=True)
+    )
     try:
-        return loads(num_blocks, rooms, copies)
+        return PartLoads(shared(num_blocks, rooms, most, loads), rooms, samples)
     except NoRoom as error:
-        have = block_bytes * sum(min(num_blocks, room) for room in rooms)
-        raise JobError(
-            f"shard_optimizer: {len(members)} workers have room for {mebibytes(have)} of the "
-            f"optimizer's state, which takes {mebibytes(block_bytes * copies * num_blocks)} as each"
-            " part is on two of them: add workers or memory, or train a smaller model"
+        copies = min(COPIES, len(members))
+        have = block_bytes * sum(min(num_blocks, room) for room in most)
+        raise PartsShort(
+            f"{len(members)} workers have room for {mebibytes(have)} of the optimizer's state, "
+            f"which takes {mebibytes(block_bytes * copies * num_blocks)} as each part is on two of "
+            "them"
         ) from error
 
 

@@ -31,17 +31,18 @@ from hetero_hvd.core.shards.cut import (
     spans_of,
 )
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
+from hetero_hvd.worker.micro_batch.sizing import PassMemory
 from hetero_hvd.worker.shards.element_wise import BLOCK_ELEMENTS, prove_element_wise
+from hetero_hvd.worker.shards.head_room import HeadRoom
 from hetero_hvd.worker.shards.members import (
     HeldShards,
-    PartsLost,
     ShardMember,
+    check_held,
     holdings,
     in_pieces,
     mebibytes,
     newest_version,
     packs,
-    wanted_loads,
 )
 from hetero_hvd.worker.shards.slices import (
     Layout,
@@ -61,10 +62,6 @@ one is put in its place while the next one comes."""
 MOVE_BLOCKS = 2**13
 """Blocks of which the state moves between two steps: 16 MiB for Adam in float32."""
 
-ROOM_RATIO = 0.9
-"""Of what the memory has left beside model and gradients; the rest is for the passes, whose
-micro-batches are made so small that they fit."""
-
 
 class ShardedOptimizer:
     """The state of one optimizer, as far as this worker holds it; a part of the replica.
@@ -76,6 +73,8 @@ class ShardedOptimizer:
         optimizer: The script's.
 
     Attributes:
+        is_cut: Whether it lies in parts; None: the workers have not met yet.
+        head_room: What the memory has for it.
         finish_elsewhere: Called with rendezvous and fault when others are lost in the midst of an
             update: returns once it is complete in another rendezvous, or raises Interrupted.
         wants_collection: Asked in each step: whether this worker is to write a checkpoint after it.
@@ -86,6 +85,7 @@ class ShardedOptimizer:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.is_cut: bool | None = True
         num_bytes, self._names = prove_element_wise(optimizer)
         self._block_bytes = BLOCK_ELEMENTS * num_bytes
         self._optimizer = optimizer
@@ -100,7 +100,8 @@ class ShardedOptimizer:
         self._num_exchanges = 0
         self._collected: Whole | None = None
         self._collective: Collective | None = None
-        self._room_blocks: int | None = None
+        self._room_blocks: int | None = None  # None: as it is measured
+        self.head_room = HeadRoom(self._layout, self._block_bytes)
         self._basis = -1
         self._updates = 0
         self._is_torn = False
@@ -143,17 +144,14 @@ class ShardedOptimizer:
         states = {number: kept[key] for number, key in enumerate(keys) if key in kept}
         return Whole(self._layout, self._names, states)
 
-    def held(self, applied_steps: int, room_bytes: Callable[[], float]) -> HeldShards:
+    def held(self, applied_steps: int, memory: Callable[[], PassMemory] | None) -> HeldShards:
         """What to tell the others.
 
         Args:
             applied_steps: Where the training stands: what was loaded just now is of that step.
-            room_bytes: What the memory has left beside the model; asked once.
+            memory: Tells what it holds and what the passes take of it; None: it is as last time.
         """
-        if self._room_blocks is None:
-            gradients = sum(each.nbytes for each in self._layout.parameters)
-            left = ROOM_RATIO * (room_bytes() - gradients)
-            self._room_blocks = max(0, int(left / max(1.0, self._block_bytes)))
+        self.head_room.measure(memory)
         if self._basis < 0:
             self._basis = applied_steps
         is_whole = self._whole is not None
@@ -163,7 +161,9 @@ class ShardedOptimizer:
             updates=self._updates,
             spans=tuple((span.start, span.stop) for span in spans),
             is_whole=is_whole,
-            room_blocks=self._room_blocks,
+            room=self.head_room.room(self._room_blocks),
+            smallest=self.head_room.passes.smallest,
+            largest=self.head_room.passes.largest,
             is_torn=self._is_torn,
         )
 
@@ -173,39 +173,37 @@ class ShardedOptimizer:
         return self._is_torn
 
     def check(self, members: Sequence[ShardMember]) -> None:
-        """See that each part has a holder among the members of a new rendezvous.
+        """See that each part has a holder in a new rendezvous; raises PartsLost."""
+        check_held(members, self._layout.num_blocks)
 
-        Raises:
-            PartsLost: One has none; says how much is lost.
-        """
-        truth = newest_version(members)
-        newest = max(each.held.version for each in members) if truth is None else truth
-        held = holdings(members, newest)
-        gone = sum(span.length for span in lost(self._layout.num_blocks, held))
-        if gone:
-            raise PartsLost(
-                f"all workers that held {gone / self._layout.num_blocks:.0%} of the optimizer's "
-                "state are lost"
-            )
-        if truth is None:
-            raise PartsLost(
-                "all workers are lost that had the gradients of the next one, of which others have "
-                "a part"
-            )
+    def memory(self) -> tuple[float, float]:
+        """What the state has of the memory that this worker computes in, and will have; bytes."""
+        whole = 0 if self._whole is None else self._whole.bytes_on(self._slices.kind)
+        return self._slices.num_bytes + whole, self.head_room.load_bytes
 
-    def meet(self, collective: Collective, members: Sequence[ShardMember]) -> None:
+    @property
+    def is_unkept(self) -> bool:
+        """Whether it has been updated since it was loaded, and is in parts."""
+        return self._whole is None and bool(self._updates)
+
+    def meet(
+        self, collective: Collective, members: Sequence[ShardMember], shares: Sequence[int]
+    ) -> None:
         """Decide who holds what from now on; what has to move does so between the next steps.
+
+        Where memory is short nothing does, see `head_room`. Of all in rank order `members` tells
+        what they report, and `shares` how many samples each has in a step.
 
         Raises:
             Interrupted: The rendezvous broke.
-            JobError: The workers have too little room.
         """
         self._collective = collective
         rank, num_blocks = collective.rank, self._layout.num_blocks
         truth = newest_version(members)
         assert truth is not None  # noqa: S101 - see `check`
         held = holdings(members, truth)
-        self._target = cut(num_blocks, wanted_loads(members, num_blocks, self._block_bytes), held)
+        loads = self.head_room.loads(members, shares, held, rank)
+        self._target = as_held(num_blocks, held) if loads is None else cut(num_blocks, loads, held)
         if rank not in held:
             self._whole = None
             self._optimizer.state.clear()
@@ -219,15 +217,17 @@ class ShardedOptimizer:
         )
         self._num_moved = 0
         self._num_exchanges = 0
+        if loads is None:
+            self._parts = self._target
+            return
         if any(members[n].held.is_whole for n in held):
             while self._moves:
                 self.move_some(collective)
         if self._whole is not None:
             whole, self._whole = self._whole, None
-            for span in spans_of(self._target, rank):
-                for piece, state in whole.give(span):
-                    self._slices.take(piece, state)
             self._optimizer.state.clear()
+            for piece, state in whole.hand_over(spans_of(self._target, rank)):
+                self._slices.take(piece, state)
             self._held = {n: spans_of(self._target, n) for n in range(len(members))}
         if not self._moves:
             self._moved()
@@ -284,9 +284,9 @@ class ShardedOptimizer:
         self._has_more = True
         if self._num_moved and not rank:
             logger.warning(
-                "shard_optimizer: %s of the optimizer's state have moved: each part is on two "
-                "workers again",
+                "shard_optimizer: %s of the optimizer's state have moved: each part is on %s again",
                 self._in_words(self._num_moved),
+                "two workers" if len(self._target[0].holders) > 1 else "one worker",
             )
         self._num_moved = 0
 

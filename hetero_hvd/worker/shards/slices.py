@@ -119,6 +119,16 @@ class Slices:
                 found.append(span)
         return found
 
+    @property
+    def kind(self) -> str:
+        """Of the device where the parameters are."""
+        return self._layout.parameters[0].device.type
+
+    @property
+    def num_bytes(self) -> int:
+        """What the state that is held takes of that device's memory."""
+        return bytes_on(self.kind, self._twin.state.values())
+
     def step(self) -> None:
         """The update of what is held, with the gradients and options that there are just now."""
         self._follow()
@@ -231,6 +241,18 @@ class Whole:
             for piece in self._layout.pieces(span)
         ]
 
+    def bytes_on(self, kind: str) -> int:
+        """What it takes of the memory of such a device."""
+        return bytes_on(kind, self.states.values())
+
+    def hand_over(self, spans: Iterable[Span]) -> Iterator[tuple[ShardPiece, State]]:
+        """Copies of the state of these blocks, in order; what is passed by is let go at once."""
+        for span in spans:
+            for piece in self._layout.pieces(span):
+                for number in [each for each in self.states if each < piece.number]:
+                    del self.states[number]
+                yield from self.give(piece.span)
+
     def put(self, piece: ShardPiece, state: State) -> None:
         """The inverse: a piece's state in its place, on the host."""
         if not state:
@@ -244,6 +266,16 @@ class Whole:
             if name not in into:
                 into[name] = torch.zeros(shape, dtype=value.dtype)
             into[name].view(-1)[slice(*self._layout.elements(piece))] = value.cpu()
+
+
+def bytes_on(kind: str, states: Iterable[State]) -> int:
+    """What the tensors of some states take of the memory of such a device."""
+    tensors = (each for state in states for each in state.values())
+    return sum(
+        each.nbytes
+        for each in tensors
+        if isinstance(each, torch.Tensor) and each.device.type == kind
+    )
 
 
 def _common(one: Span, other: Span) -> Span:

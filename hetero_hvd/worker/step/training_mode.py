@@ -16,6 +16,7 @@ from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
+from hetero_hvd.worker.shards.optional_shards import OptionalShards
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.staleness import Staleness, staleness_of
@@ -52,13 +53,16 @@ class Script(NamedTuple):
     shards: ShardedOptimizer | None = None
 
     def in_parts(self) -> Script:
-        """The same with the optimizer's state in parts, if it is to be.
+        """The same with the optimizer's state in parts, if it is to be, or may be.
 
         Raises:
             UserError: It cannot be.
         """
-        is_in_parts = self.options.shard_optimizer
-        return self._replace(shards=ShardedOptimizer(self.optimizer) if is_in_parts else None)
+        wanted = self.options.shard_optimizer
+        if not wanted:
+            return self
+        kind = OptionalShards if wanted == "auto" else ShardedOptimizer
+        return self._replace(shards=kind(self.optimizer))
 
     def passes(self) -> Passes:
         """The model's passes on this worker's device, in micro-batches as the options say."""

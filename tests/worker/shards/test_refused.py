@@ -17,8 +17,9 @@ REFUSED = {
     "wait-free": ({"wait_free": True}, "not with mode wait_free"),
     "late gradients": ({"staleness_bound": 2}, "not with staleness_bound=2"),
     "scaler": ({"scaler": torch.amp.GradScaler("cpu")}, "not with a scaler"),
-    "only where it does not fit": ({"shard_optimizer": "auto"}, "must be True or False"),
 }
+
+WRONG = (1, 0, None, "True", "yes", "Auto", [True], 0.5)
 
 
 def parts():
@@ -28,14 +29,23 @@ def parts():
     return model, optimizer, DataLoader(TensorDataset(torch.zeros(8, 4)), 4)
 
 
+@pytest.mark.parametrize("mode", [True, "auto"])
 @pytest.mark.parametrize(("options", "why"), REFUSED.values(), ids=REFUSED.keys())
-def test_other_modes_are_refused(options, why):
+def test_other_modes_are_refused(options, why, mode):
     """Before anything is trained."""
     with pytest.raises(UserError) as error:
-        Trainer(*parts(), **{"shard_optimizer": True, **options})
+        Trainer(*parts(), **{"shard_optimizer": mode, **options})
     assert str(error.value).startswith("shard_optimizer")
     assert why in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+def test_other_values_are_refused(value):
+    """Naming those that are allowed."""
+    with pytest.raises(UserError) as error:
+        Trainer(*parts(), shard_optimizer=value)
+    assert str(error.value) == f"shard_optimizer={value!r}: must be True, False or auto"
 
 
 def test_a_second_model_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -9,6 +10,7 @@ import torch
 
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages.launch import CheckpointSettings, NodeSettings
+from hetero_hvd.probes.machine.memory import host_memory
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
@@ -18,6 +20,8 @@ from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.session.turns import next_number
 from hetero_hvd.worker.shards.members import HeldShards
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
+
+logger = logging.getLogger(__name__)
 
 
 class Keeping:
@@ -34,8 +38,8 @@ class Keeping:
         is_leader: Whether this worker has rank 0 at the moment.
         settings: Where, when and how many; None: the job wants none.
         tell: Called, in the thread that writes, for each checkpoint that is whole or cannot be.
-        shards: The optimizer's state in parts, which is whole only where it was collected just now;
-            None: each worker has all of it.
+        shards: The optimizer's state that is, or may be, in parts; then it is whole only where it
+            was collected just now. None: each worker has all of it.
 
     Raises:
         UserError: The best state is wanted of a state in parts.
@@ -60,7 +64,8 @@ class Keeping:
             )
         self._shards = shards
         if shards is not None:
-            shards.wants_collection = lambda: self.is_due
+            shards.wants_collection = lambda: self._cut is not None and self.is_due
+            sizing.parts_bytes = shards.memory
         self._replica = replica
         self._position = position
         self._order = order
@@ -125,8 +130,8 @@ class Keeping:
         """
         if self._shards is None:
             return None
-        left_bytes = partial(self._sizing.left_bytes, node)
-        return self._shards.held(self._position.applied_steps, left_bytes)
+        memory = partial(self._sizing.memory, node)
+        return self._shards.held(self._position.applied_steps, memory)
 
     def tend_parts(self, collective: Collective) -> None:
         """Between two steps: what is due of a state in parts; called by all workers.
@@ -134,7 +139,7 @@ class Keeping:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        shards = self._shards
+        shards = self._cut
         if shards is None:
             return
         is_wanted, shards.is_collecting = shards.is_collecting, False
@@ -150,12 +155,35 @@ class Keeping:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        if self._shards is None:
+        self._keep_parts(collective, is_wanted=self.is_kept)
+
+    def keep_before_pause(self, collective: Collective, node: NodeSettings) -> None:
+        """The same where memory is short: only if the host of rank 0 has enough for all parts.
+
+        Args:
+            collective: The rendezvous.
+            node: The most memory that the user allows.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        shards = self._cut
+        is_wanted = shards is not None and shards.is_unkept and self.is_kept
+        if shards is not None and is_wanted:
+            use = host_memory(node.memory_limit_bytes)
+            is_wanted = use.limit_bytes - use.used_bytes > shards.head_room.num_bytes
+            if not is_wanted:
+                logger.warning("no checkpoint before the pause: the memory here cannot hold it")
+        self._keep_parts(collective, is_wanted=is_wanted)
+
+    def _keep_parts(self, collective: Collective, *, is_wanted: bool) -> None:
+        """As rank 0 wants it."""
+        if self._cut is None:
             return
-        is_wanted = torch.tensor([float(self.is_kept)])
-        collective.broadcast(is_wanted, 0, "shards.is_kept")
-        if is_wanted.item():
-            with self._shards.collected(collective):
+        told = torch.tensor([float(is_wanted)])
+        collective.broadcast(told, 0, "shards.is_kept")
+        if told.item():
+            with self._cut.collected(collective):
                 self.keep()
 
     @property
@@ -172,8 +200,14 @@ class Keeping:
         return checkpoints.is_due() and checkpoints.is_ready()
 
     @property
+    def _cut(self) -> ShardedOptimizer | None:
+        """The state in parts; None: each worker has all of it."""
+        shards = self._shards
+        return shards if shards is not None and shards.is_cut else None
+
+    @property
     def _is_whole(self) -> bool:
-        return self._shards is None or self._shards.is_collected
+        return self._cut is None or self._cut.is_collected
 
     def evaluated(self, metrics: Mapping[str, float], *, is_keeper: bool) -> None:
         """Keep the state that has the best result.

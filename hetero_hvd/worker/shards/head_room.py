@@ -1,0 +1,99 @@
+"""What this worker's memory has for parts of a state beside model, gradients and passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hetero_hvd.core.micro_batch.memory_model import HEAD_ROOM_RATIO
+from hetero_hvd.core.shards.cut import Span
+from hetero_hvd.core.shards.rooms import ROOM_RATIO, StateRoom
+from hetero_hvd.worker.micro_batch.sizing import PassMemory
+from hetero_hvd.worker.shards.members import PartsShort, ShardMember, mebibytes, placed
+from hetero_hvd.worker.shards.slices import Layout
+
+
+class HeadRoom:
+    """Measures it, and decides with that of the others how much of the state each is to hold.
+
+    Args:
+        layout: Of the parameters.
+        block_bytes: Of the state of a block; 0: nothing but the work is divided.
+
+    Attributes:
+        num_bytes: Of the whole state.
+        load_bytes: What this worker is to hold of it.
+        passes: What was measured last.
+        shortage: What there is of memory and what it takes, while that is too little; "": it is
+            enough.
+        news: What was decided and nobody has said yet, a line each.
+    """
+
+    def __init__(self, layout: Layout, block_bytes: float) -> None:
+        self._num_blocks = layout.num_blocks
+        self._block_bytes = block_bytes
+        self._gradient_bytes = sum(each.nbytes for each in layout.parameters)
+        self.num_bytes = self._num_blocks * block_bytes
+        self.load_bytes = 0.0
+        self._cut_blocks = 0
+        self.passes = PassMemory(0.0, 0.0, None, 1, 0)
+        self.shortage = ""
+        self.news: list[str] = []
+
+    def measure(self, memory: Callable[[], PassMemory] | None) -> None:
+        """Ask what the memory holds and what the passes take of it; None: it is as last time."""
+        if memory is not None:
+            self.passes = memory()
+
+    def room(self, fixed_blocks: int | None) -> StateRoom:
+        """What was measured, in blocks.
+
+        Args:
+            fixed_blocks: So many, whatever was; None: as was measured.
+        """
+        passes, block_bytes = self.passes, max(1.0, self._block_bytes)
+        least_bytes = passes.idle_bytes + self._gradient_bytes
+        if fixed_blocks is not None:
+            return StateRoom(fixed_blocks, fixed_blocks, cut_blocks=self._cut_blocks)
+        if passes.line is None:
+            left = ROOM_RATIO * (passes.limit_bytes - least_bytes) / block_bytes
+            return StateRoom(max(0, int(left)), left, cut_blocks=self._cut_blocks)
+        base, slope = (each / (1 - HEAD_ROOM_RATIO) for each in passes.line)
+        taken_bytes = max(least_bytes / (1 - HEAD_ROOM_RATIO), base + slope * passes.smallest)
+        return StateRoom(
+            most_blocks=max(0, int((passes.limit_bytes - taken_bytes) / block_bytes)),
+            idle_blocks=(passes.limit_bytes - base) / block_bytes,
+            sample_blocks=slope / block_bytes,
+            cut_blocks=self._cut_blocks,
+        )
+
+    def loads(
+        self,
+        members: Sequence[ShardMember],
+        shares: Sequence[int],
+        held: Mapping[int, Sequence[Span]],
+        rank: int,
+    ) -> tuple[int, ...] | None:
+        """How many blocks each member is to hold; None: all together are short of memory.
+
+        Args:
+            members: In rank order.
+            shares: Their samples in each step.
+            held: What each rank holds that is of use.
+            rank: Of this worker.
+        """
+        self.shortage = ""
+        try:
+            found = placed(members, shares, self._num_blocks, self._block_bytes, held)
+        except PartsShort as why:
+            self.shortage = str(why)
+            return None
+        self._cut_blocks = found.rooms[rank]
+        self.load_bytes = found.loads[rank] * self._block_bytes
+        if self._block_bytes:
+            is_alone = max(found.loads) == sum(found.loads)
+            where = "on one worker alone" if is_alone else "each part on two workers"
+            self.news.append(
+                f"the optimizer's state takes {mebibytes(self.num_bytes)}, "
+                f"{where}: {found.in_words(members, self._block_bytes)}"
+            )
+        return found.loads
