@@ -402,7 +402,9 @@ def test_doctor(capsys):
     """The exit code says whether this machine can train, and JSON holds the same."""
     code = main(["doctor", "--json"])
     assert code in {0, 1}
-    assert isinstance(json.loads(capsys.readouterr().out), dict)
+    found = json.loads(capsys.readouterr().out)
+    assert 0 < found["fits"]["whole"] <= found["fits"]["in_parts"]
+    assert found["fits"]["smallest"].startswith("here:")
 
 
 def test_help_and_listings_need_neither_horovod_nor_torch():

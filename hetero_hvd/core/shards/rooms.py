@@ -43,17 +43,15 @@ class StateRoom(NamedTuple):
         return max(0, min(self.most_blocks, left))
 
 
-def steady(room: StateRoom, num_samples: int, held_blocks: int) -> int:
+def steady(room: StateRoom, num_samples: int) -> int:
     """The room to cut for, in blocks: as last time, unless another one pays.
 
     Args:
         room: Of the worker.
         num_samples: In each of its micro-batches.
-        held_blocks: What it holds now.
     """
     now, before = room.beside(num_samples), min(room.cut_blocks, room.most_blocks)
-    is_same = abs(now - before) <= RECUT_RATIO * before and held_blocks <= now
-    return before if is_same else now
+    return before if abs(now - before) <= RECUT_RATIO * before else now
 
 
 def squeezed(

@@ -15,7 +15,7 @@ from hetero_hvd.core.micro_batch.micro_batch_limit import MicroBatchLimit, evenl
 from hetero_hvd.errors import InvariantError
 from hetero_hvd.messages import MicroBatchRaised, StepTiming, WorkerId
 from hetero_hvd.messages.launch import NodeSettings
-from hetero_hvd.probes.machine.memory import MemoryUse
+from hetero_hvd.probes.machine.memory import MemoryUse, host_memory
 from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter
 from hetero_hvd.worker.options import StepOptions
 
@@ -171,6 +171,15 @@ class MicroBatchSizer:
             smallest=self._wanted if self._is_fixed else 1,
             largest=self._wanted if self._is_fixed else smaller(self._asked, self._seen_to_hold),
         )
+
+    def host_left_bytes(self, node: NodeSettings) -> int:
+        """What the host's memory has left just now, wherever the model is.
+
+        Args:
+            node: The most memory that the user allows, of the device where the model is.
+        """
+        use = host_memory(node.memory_limit_bytes if self._device.type == "cpu" else None)
+        return use.limit_bytes - use.used_bytes
 
     def reserve(self, num_bytes: int) -> None:
         """Leave room in the host's memory for something that comes and goes beside the steps."""

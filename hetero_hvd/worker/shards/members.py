@@ -42,11 +42,6 @@ class HeldShards(msgspec.Struct, frozen=True, kw_only=True):
         """Parts of one version belong together."""
         return self.basis, self.updates
 
-    @property
-    def num_blocks(self) -> int:
-        """That it holds."""
-        return sum(stop - start for start, stop in self.spans)
-
     def micro_batch(self, share: int) -> int:
         """Samples at a time in which it takes a share of the batch, >= 1."""
         return max(self.smallest, evenly(share, self.largest)) if share else self.smallest
@@ -162,8 +157,8 @@ def placed(
     loads = [sum(span.length for span in held.get(rank, ())) for rank in range(len(members))]
     most = [member.held.room.most_blocks if block_bytes else num_blocks for member in members]
     rooms = tuple(
-        steady(member.held.room, number, load) if block_bytes else num_blocks
-        for member, number, load in zip(members, samples, loads, strict=True)
+        steady(member.held.room, number) if block_bytes else num_blocks
+        for member, number in zip(members, samples, strict=True)
     )
     try:
         return PartLoads(shared(num_blocks, rooms, most, loads), rooms, samples)

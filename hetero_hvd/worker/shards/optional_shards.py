@@ -50,7 +50,7 @@ class OptionalShards(ShardedOptimizer):
         """What the state has of the memory that this worker computes in, and will have; bytes."""
         if self.is_cut is not False:
             return super().memory()
-        return bytes_on(self._slices.kind, self._optimizer.state.values()), self.head_room.num_bytes
+        return bytes_on(self._layout.kind, self._optimizer.state.values()), self.head_room.num_bytes
 
     def decide(self, members: Sequence[ShardMember]) -> bool:
         """See whether the state is to be cut; all members call it.

@@ -161,7 +161,7 @@ class ShardedOptimizer:
             updates=self._updates,
             spans=tuple((span.start, span.stop) for span in spans),
             is_whole=is_whole,
-            room=self.head_room.room(self._room_blocks),
+            room=self.head_room.room(self._room_blocks, self._whole or self._slices),
             smallest=self.head_room.passes.smallest,
             largest=self.head_room.passes.largest,
             is_torn=self._is_torn,
@@ -178,7 +178,7 @@ class ShardedOptimizer:
 
     def memory(self) -> tuple[float, float]:
         """What the state has of the memory that this worker computes in, and will have; bytes."""
-        whole = 0 if self._whole is None else self._whole.bytes_on(self._slices.kind)
+        whole = 0 if self._whole is None else self._whole.num_bytes
         return self._slices.num_bytes + whole, self.head_room.load_bytes
 
     @property

@@ -60,6 +60,11 @@ class Layout:
         self._starts = [0, *accumulate(sizes)]
         self.num_blocks = self._starts[-1]
 
+    @property
+    def kind(self) -> str:
+        """Of the device where the parameters are."""
+        return self.parameters[0].device.type
+
     def pieces(self, span: Span) -> Iterator[ShardPiece]:
         """The blocks of a span, parameter by parameter."""
         for number, (start, stop) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
@@ -120,14 +125,14 @@ class Slices:
         return found
 
     @property
-    def kind(self) -> str:
-        """Of the device where the parameters are."""
-        return self._layout.parameters[0].device.type
+    def num_bytes(self) -> int:
+        """What the state that is held takes of the memory of the parameters' device."""
+        return bytes_on(self._layout.kind, self._twin.state.values())
 
     @property
-    def num_bytes(self) -> int:
-        """What the state that is held takes of that device's memory."""
-        return bytes_on(self.kind, self._twin.state.values())
+    def blocks_here(self) -> int:
+        """That memory holds."""
+        return sum(piece.span.length for piece in self._held)
 
     def step(self) -> None:
         """The update of what is held, with the gradients and options that there are just now."""
@@ -241,9 +246,15 @@ class Whole:
             for piece in self._layout.pieces(span)
         ]
 
-    def bytes_on(self, kind: str) -> int:
-        """What it takes of the memory of such a device."""
-        return bytes_on(kind, self.states.values())
+    @property
+    def num_bytes(self) -> int:
+        """What it takes of the memory of the parameters' device, which may be another one."""
+        return bytes_on(self._layout.kind, self.states.values())
+
+    @property
+    def blocks_here(self) -> int:
+        """That memory holds; it may be on the host, and nothing before the first step."""
+        return self._layout.num_blocks if self.num_bytes else 0
 
     def hand_over(self, spans: Iterable[Span]) -> Iterator[tuple[ShardPiece, State]]:
         """Copies of the state of these blocks, in order; what is passed by is let go at once."""

@@ -10,7 +10,6 @@ import torch
 
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages.launch import CheckpointSettings, NodeSettings
-from hetero_hvd.probes.machine.memory import host_memory
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
@@ -170,8 +169,7 @@ class Keeping:
         shards = self._cut
         is_wanted = shards is not None and shards.is_unkept and self.is_kept
         if shards is not None and is_wanted:
-            use = host_memory(node.memory_limit_bytes)
-            is_wanted = use.limit_bytes - use.used_bytes > shards.head_room.num_bytes
+            is_wanted = self._sizing.host_left_bytes(node) > shards.head_room.num_bytes
             if not is_wanted:
                 logger.warning("no checkpoint before the pause: the memory here cannot hold it")
         self._keep_parts(collective, is_wanted=is_wanted)
