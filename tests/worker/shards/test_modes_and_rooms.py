@@ -66,14 +66,22 @@ class Job:
         case: Their rooms.
         folder: For checkpoints; None: there are none.
         waits: Seconds for others, at most.
+        faults: Further ones.
+
+    Attributes:
+        epochs: To train.
+        snapshot: To go on from.
     """
 
-    def __init__(self, mode, case, *, folder=None, waits=600.0):
+    snapshot = None
+    epochs = EPOCHS
+
+    def __init__(self, mode, case, *, folder=None, waits=600.0, faults=()):
         self.mode = mode
         self.case = case
         self.folder = folder
         self.waits = waits
-        faults = [(0, "totals.0", CHANGED_AT + 1, "sent")] if case.loses else []
+        faults = [*faults, (0, "totals.0", CHANGED_AT + 1, "sent")] if case.loses else faults
         self.hub = Hub(4 if case.comes else 3, faults, late={3} if case.comes else ())
         self.told = []
         self.contexts = []
@@ -125,6 +133,9 @@ class Script:
         self.shards = state._shards
         if self.shards is not None:
             self.shards._room_blocks = (*job.case.rooms, job.case.late)[self.rank]
+        if job.snapshot is not None:
+            state.replica.resume(copy.deepcopy(job.snapshot))
+            state._has_loaded = True
         if job.folder is not None:
             settings = CheckpointSettings(folder=str(job.folder), run="r", every_seconds=1e6)
             state._kept._checkpoints = open_checkpoints(settings, state.replica, 1, lambda _: None)
@@ -137,7 +148,7 @@ class Script:
 
     def run(self):
         """All epochs."""
-        for _ in self.trainer.epochs(EPOCHS):
+        for _ in self.trainer.epochs(self.job.epochs):
             for (x,) in self.trainer.batches():
                 self.trainer.step(lambda x: (self.model(x) - x).square().mean(), x)
         return self
@@ -197,6 +208,50 @@ def test_each_mode_with_each_room(undisturbed, mode, case):
         if mode == "auto" and case.comes != "joins":
             assert sum(kind in each for each in told) == words
     assert bool(told) == bool(mode)
+
+
+WHOLE = [("gradients.0.0", 3), ("totals.0", 3), ("totals.0", EPOCHS * STEPS), ("reports", 2)]
+JOINING = [("reports", 3), ("reports", 4), ("plan", 2), ("shards.move.1", 1), ("totals.0", 5)]
+FAULTS = [
+    pytest.param(name, (rank, operation, turn, when), marks=() if is_short else pytest.mark.matrix)
+    for name, places in (("fits", WHOLE), ("a joiner that is small", JOINING))
+    for row, (operation, turn) in enumerate(places)
+    for column, when in enumerate(("before", "after", "unsent", "sent"))
+    for rank in (0, 2)
+    for is_short in [column == (row + rank) % 4]
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    FAULTS,
+    ids=lambda each: "-".join(map(str, each)) if isinstance(each, tuple) else each,
+)
+def test_a_fault_changes_nothing(undisturbed, name, fault):
+    """While it is whole, while it is decided that it is to be cut, and while it is given out."""
+    job = Job("auto", CASES[name], faults=[fault])
+    scripts = job.run()
+    assert job.hub.fired == job.hub.faults
+    is_lost = fault[-1] in ("unsent", "sent")
+    assert len(scripts) == job.hub.size - is_lost
+    for script in scripts:
+        assert script.trainer.applied_steps == EPOCHS * STEPS
+        assert script.values == pytest.approx(undisturbed, abs=1e-6)
+        assert script.shards.is_cut == CASES[name].is_cut
+
+
+@pytest.mark.parametrize("mode", [True, "auto", False])
+@pytest.mark.parametrize("name", ["fits", "fits only cut"])
+def test_a_checkpoint_is_gone_on_with_whether_it_is_cut_or_not(undisturbed, name, mode):
+    """By new workers, who decide it anew."""
+    first = Job(False, CASES[name])
+    first.epochs = 1
+    second = Job(mode, CASES[name])
+    second.snapshot = first.run()[0].trainer._state.replica.snapshot()
+    for script in second.run():
+        assert script.trainer.applied_steps == EPOCHS * STEPS
+        assert script.values == pytest.approx(undisturbed, abs=1e-6)
+        assert (script.num_held is not None) == (mode is True or (mode and CASES[name].is_cut))
 
 
 def test_before_the_pause_a_checkpoint_is_written(tmp_path):
