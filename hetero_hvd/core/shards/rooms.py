@@ -17,9 +17,9 @@ ROOM_RATIO = 0.9
 for these, whose micro-batches are made so small that they fit."""
 
 RECUT_RATIO = 0.1
-"""A room that has changed by less than this part of what the state was cut for counts as the same.
-What is measured of a process's memory swings by some per cent, and moving a part costs as many
-bytes on the network as it has, for the sake of somewhat larger micro-batches."""
+"""Nothing moves as long as each holds what it would by the rooms of now, but for this part of it.
+What is measured of a process's memory swings by some per cent, and what moves costs as many bytes
+on the network, for the sake of somewhat larger micro-batches."""
 
 
 class StateRoom(NamedTuple):
@@ -29,29 +29,16 @@ class StateRoom(NamedTuple):
         most_blocks: With the smallest micro-batches, >= 0.
         idle_blocks: What m0 alone would leave.
         sample_blocks: What each sample of a micro-batch takes, m1, >= 0; 0 before it is measured.
-        cut_blocks: The room that its parts were last cut for; 0: there are none.
     """
 
     most_blocks: int = 0
     idle_blocks: float = 0.0
     sample_blocks: float = 0.0
-    cut_blocks: int = 0
 
     def beside(self, num_samples: int) -> int:
         """What is left beside micro-batches of so many samples, blocks, >= 0."""
         left = int(self.idle_blocks - self.sample_blocks * num_samples)
         return max(0, min(self.most_blocks, left))
-
-
-def steady(room: StateRoom, num_samples: int) -> int:
-    """The room to cut for, in blocks: as last time, unless another one pays.
-
-    Args:
-        room: Of the worker.
-        num_samples: In each of its micro-batches.
-    """
-    now, before = room.beside(num_samples), min(room.cut_blocks, room.most_blocks)
-    return before if abs(now - before) <= RECUT_RATIO * before else now
 
 
 def squeezed(
@@ -100,10 +87,15 @@ def shared(
     """
     copies = min(COPIES, len(rooms))
     try:
-        return tuple(loads(num_blocks, squeezed(num_blocks, rooms, most, copies), copies))
+        found = loads(num_blocks, squeezed(num_blocks, rooms, most, copies), copies)
     except NoRoom:
         able = [rank for rank, room in enumerate(most) if room >= num_blocks]
         if not able:
             raise
         alone = max(able, key=lambda rank: (held[rank], -rank))
         return tuple(num_blocks * (rank == alone) for rank in range(len(most)))
+    is_near = all(
+        abs(now - wanted) <= RECUT_RATIO * wanted and now <= room
+        for wanted, now, room in zip(found, held, most, strict=True)
+    )
+    return tuple(held if is_near and sum(held) == sum(found) else found)

@@ -34,7 +34,6 @@ class HeadRoom:
         self._gradient_bytes = sum(each.nbytes for each in layout.parameters)
         self.num_bytes = self._num_blocks * block_bytes
         self.load_bytes = 0.0
-        self._cut_blocks = 0
         self.passes = PassMemory(0.0, 0.0, None, 1, 0)
         self.shortage = ""
         self.news: list[str] = []
@@ -54,10 +53,10 @@ class HeadRoom:
         passes, block_bytes = self.passes, max(1.0, self._block_bytes)
         least_bytes = passes.idle_bytes + self._gradient_bytes
         if fixed_blocks is not None:
-            return StateRoom(fixed_blocks, fixed_blocks, cut_blocks=self._cut_blocks)
+            return StateRoom(fixed_blocks, fixed_blocks)
         if passes.line is None:
             left = ROOM_RATIO * (passes.limit_bytes - least_bytes) / block_bytes
-            return StateRoom(max(held.blocks_here, int(left)), left, cut_blocks=self._cut_blocks)
+            return StateRoom(max(held.blocks_here, int(left)), left)
         base, slope = (each / (1 - HEAD_ROOM_RATIO) for each in passes.line)
         taken_bytes = max(least_bytes / (1 - HEAD_ROOM_RATIO), base + slope * passes.smallest)
         return StateRoom(
@@ -66,7 +65,6 @@ class HeadRoom:
             ),
             idle_blocks=(passes.limit_bytes - base) / block_bytes,
             sample_blocks=slope / block_bytes,
-            cut_blocks=self._cut_blocks,
         )
 
     def loads(
@@ -90,7 +88,6 @@ class HeadRoom:
         except PartsShort as why:
             self.shortage = str(why)
             return None
-        self._cut_blocks = found.rooms[rank]
         self.load_bytes = found.loads[rank] * self._block_bytes
         if self._block_bytes:
             is_alone = max(found.loads) == sum(found.loads)

@@ -8,7 +8,7 @@ import msgspec
 
 from hetero_hvd.core.micro_batch.micro_batch_limit import evenly
 from hetero_hvd.core.shards.cut import COPIES, Move, NoRoom, Span, lost
-from hetero_hvd.core.shards.rooms import StateRoom, shared, steady
+from hetero_hvd.core.shards.rooms import StateRoom, shared
 from hetero_hvd.errors import TransientError
 
 
@@ -125,13 +125,17 @@ class PartLoads(msgspec.Struct, frozen=True):
 
     def in_words(self, members: Sequence[ShardMember], block_bytes: float) -> str:
         """Who holds how much of what room, beside what."""
-        return ", ".join(
-            f"{member.name} {mebibytes(load * block_bytes)} of {mebibytes(room * block_bytes)} "
-            f"beside {samples} samples at a time"
-            for member, load, room, samples in zip(
-                members, self.loads, self.rooms, self.samples, strict=True
-            )
-        )
+        found = []
+        for member, load, room, samples in zip(
+            members, self.loads, self.rooms, self.samples, strict=True
+        ):
+            holds = f"{member.name} {mebibytes(load * block_bytes)}"
+            if load > room:
+                found.append(f"{holds}, so that it takes fewer than {samples} samples at a time")
+            else:
+                has = mebibytes(room * block_bytes)
+                found.append(f"{holds} of {has} beside {samples} samples at a time")
+        return ", ".join(found)
 
 
 def placed(
@@ -157,7 +161,7 @@ def placed(
     loads = [sum(span.length for span in held.get(rank, ())) for rank in range(len(members))]
     most = [member.held.room.most_blocks if block_bytes else num_blocks for member in members]
     rooms = tuple(
-        steady(member.held.room, number) if block_bytes else num_blocks
+        member.held.room.beside(number) if block_bytes else num_blocks
         for member, number in zip(members, samples, strict=True)
     )
     try:

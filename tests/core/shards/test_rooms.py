@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_hvd.core.shards.cut import NoRoom
-from hetero_hvd.core.shards.rooms import StateRoom, shared, squeezed, steady
+from hetero_hvd.core.shards.rooms import StateRoom, shared, squeezed
 
 WORKERS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400)), min_size=1, max_size=6)
 
@@ -57,21 +57,31 @@ def test_who_holds_most_already_is_the_one_who_holds_all():
     assert shared(10, (2, 15, 1), (2, 15, 1), (9, 0, 0)) == (0, 10, 0)
 
 
+@pytest.mark.parametrize(("samples", "left"), [(0, 100), (40, 60), (120, 0)])
+def test_each_sample_takes_its_part_of_a_room(samples, left):
+    """And the smallest micro-batch takes the rest."""
+    assert StateRoom(200, 100, 1.0).beside(samples) == left
+    assert StateRoom(50, 100, 1.0).beside(samples) == min(50, left)
+
+
 @pytest.mark.parametrize(
-    ("idle", "cut", "samples", "wanted"),
+    ("rooms", "held", "wanted"),
     [
-        (100, 0, 0, 100),
-        (100, 100, 5, 100),  # a change of less than the threshold moves nothing
-        (105, 100, 0, 100),
-        (92, 100, 0, 100),
-        (88, 100, 0, 88),
-        (100, 100, 40, 60),
-        (150, 100, 0, 150),
-        (300, 100, 0, 200),  # the smallest micro-batch takes the rest
-        (205, 230, 0, 200),  # nobody holds more than beside that
+        ((100, 100, 100), (67, 67, 66), (67, 67, 66)),
+        ((105, 97, 100), (67, 67, 66), (67, 67, 66)),  # such a change moves nothing
+        ((150, 100, 100), (67, 67, 66), (85, 57, 58)),
+        ((100, 100, 100), (100, 50, 50), (66, 67, 67)),
+        ((100, 100, 100), (100, 100, 0), (66, 67, 67)),
+        ((105, 97, 100), (67, 67, 0), (69, 64, 67)),  # but what nobody holds has to move
     ],
 )
-def test_a_room_is_another_one_only_if_that_pays(idle, cut, samples, wanted):
-    """Each sample takes a block."""
-    room = StateRoom(200, idle, 1.0, cut)
-    assert steady(room, samples) == wanted
+def test_who_holds_what_stays_as_it_is_unless_another_cut_pays(rooms, held, wanted):
+    """Of a state of a hundred blocks."""
+    assert shared(100, rooms, rooms, held) == wanted
+
+
+def test_where_memory_is_tight_nothing_moves_back_and_forth():
+    """What batches have given up for parts stays theirs."""
+    first = shared(100, (0, 40, 60), (70, 70, 100), (0, 0, 0))
+    assert sum(first) == 200
+    assert shared(100, (0, 38, 63), (70, 69, 100), first) == first
