@@ -12,6 +12,7 @@ from hetero_hvd.version import __version__
 if TYPE_CHECKING:
     from hetero_hvd.discovery.submission.queue_client import submit
     from hetero_hvd.worker.model.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
+    from hetero_hvd.worker.recovery.checkpoints.reading import read_checkpoint
     from hetero_hvd.worker.session.worker_context import device, init
     from hetero_hvd.worker.timing.named_phases import phase
     from hetero_hvd.worker.trainer import Trainer
@@ -26,6 +27,7 @@ __all__ = [
     "device",
     "init",
     "phase",
+    "read_checkpoint",
     "submit",
 ]
 
@@ -36,6 +38,7 @@ _HOMES = {
     "device": "hetero_hvd.worker.session.worker_context",
     "init": "hetero_hvd.worker.session.worker_context",
     "phase": "hetero_hvd.worker.timing.named_phases",
+    "read_checkpoint": "hetero_hvd.worker.recovery.checkpoints.reading",
     "submit": "hetero_hvd.discovery.submission.queue_client",
 }
 

@@ -426,7 +426,7 @@ class ElasticState:
         return Report(
             worker=self.context.settings.worker,
             applied_steps=self.position.applied_steps if has_state else FRESH,
-            shards=self._kept.held_parts(self.context.settings.node),
+            shards=self._kept.held_parts(self.context.settings.node, self.context.collective),
             is_new=is_new,
             epoch=self.position.epoch,
             num_evaluations=len(self.position.evaluations),

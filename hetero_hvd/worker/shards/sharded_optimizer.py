@@ -32,6 +32,7 @@ from hetero_hvd.core.shards.cut import (
 )
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.micro_batch.sizing import PassMemory
+from hetero_hvd.worker.shards.checkpoint_wishes import CheckpointWishes
 from hetero_hvd.worker.shards.element_wise import BLOCK_ELEMENTS, prove_element_wise
 from hetero_hvd.worker.shards.head_room import HeadRoom
 from hetero_hvd.worker.shards.members import (
@@ -49,7 +50,6 @@ from hetero_hvd.worker.shards.slices import (
     Slices,
     Whole,
     packed,
-    put_bytes,
     unpacked,
 )
 
@@ -77,8 +77,7 @@ class ShardedOptimizer:
         head_room: What the memory has for it.
         finish_elsewhere: Called with rendezvous and fault when others are lost in the midst of an
             update: returns once it is complete in another rendezvous, or raises Interrupted.
-        wants_collection: Asked in each step: whether this worker is to write a checkpoint after it.
-        is_collecting: Whether a worker is to do so after the step that was reduced last.
+        wishes: What the workers tell each other of checkpoints.
 
     Raises:
         UserError: Its state cannot be cut.
@@ -107,8 +106,7 @@ class ShardedOptimizer:
         self._is_torn = False
         self._has_more = False
         self.finish_elsewhere: Callable[[Collective, Interrupted], None] = _raise
-        self.wants_collection: Callable[[], bool] = bool
-        self.is_collecting = False
+        self.wishes = CheckpointWishes()
 
     @property
     def kind(self) -> type:
@@ -384,18 +382,13 @@ class ShardedOptimizer:
         under_way: deque[tuple[list[tuple[Span, int]], Any]] = deque()
         for number, pack in enumerate(packs(contributors(parts), PACK_BLOCKS)):
             own = [span for span, rank in pack if rank == collective.rank]
-            rows = self._bytes_of(own)
+            rows = self._layout.bytes_of(own)
             name = f"shards.parameters.{number}"
             under_way.append((pack, collective.gather_rows_async(rows.view(-1, 1), name)))
             if len(under_way) > 1:
                 self._put(*under_way.popleft(), collective, is_mine=is_mine)
         while under_way:
             self._put(*under_way.popleft(), collective, is_mine=is_mine)
-
-    def _bytes_of(self, spans: Sequence[Span]) -> torch.Tensor:
-        views = [self._layout.view(p) for span in spans for p in self._layout.pieces(span)]
-        rows = [view.view(torch.uint8).cpu() for view in views if view.numel()]
-        return torch.cat(rows) if rows else torch.empty(0, dtype=torch.uint8)
 
     def _put(
         self,
@@ -408,13 +401,8 @@ class ShardedOptimizer:
         rows = collective.wait(handle).view(-1)
         if not is_mine:
             return
-        at = 0
-        for span, _ in sorted(pack, key=lambda each: each[1]):
-            for piece in self._layout.pieces(span):
-                view = self._layout.view(piece)
-                body = rows[at : at + view.nbytes]
-                at += view.nbytes
-                put_bytes(view, body)
+        spans = (span for span, _ in sorted(pack, key=lambda each: each[1]))
+        self._layout.put_bytes(spans, rows)
 
     @contextmanager
     def collected(self, collective: Collective) -> Iterator[None]:
@@ -439,6 +427,15 @@ class ShardedOptimizer:
             for piece, state in unpacked(got):  # nothing comes but to rank 0
                 whole.put(piece, state)
         self._collected = whole if collective.rank == 0 else None
+
+    def own_part(self, rank: int) -> dict[str, Any]:
+        """What this worker writes of a checkpoint; with the others' it is the whole state.
+
+        Args:
+            rank: Of this worker, which has met the others.
+        """
+        spans = [span for span, teller in contributors(self._parts) if teller == rank]
+        return self._slices.part(spans, (self._basis, self._updates))
 
     @property
     def is_collected(self) -> bool:

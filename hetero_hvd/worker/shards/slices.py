@@ -25,6 +25,7 @@ from hetero_hvd.worker.shards.element_wise import (
     state_part,
     twin_of,
 )
+from hetero_hvd.worker.shards.whole_state import part_of
 
 LENGTH_BYTES = 8
 
@@ -91,6 +92,21 @@ class Layout:
                 "more: only such can be cut"
             )
         return parameter.view(-1)[slice(*self.elements(piece))]
+
+    def bytes_of(self, spans: Iterable[Span]) -> torch.Tensor:
+        """Of the parameters in some spans, on the host, 1-D uint8."""
+        views = [self.view(piece) for span in spans for piece in self.pieces(span)]
+        rows = [view.view(torch.uint8).cpu() for view in views if view.numel()]
+        return torch.cat(rows) if rows else torch.empty(0, dtype=torch.uint8)
+
+    def put_bytes(self, spans: Iterable[Span], rows: torch.Tensor) -> None:
+        """The inverse."""
+        at = 0
+        for span in spans:
+            for piece in self.pieces(span):
+                view = self.view(piece)
+                put_bytes(view, rows[at : at + view.nbytes])
+                at += view.nbytes
 
 
 class Slices:
@@ -189,6 +205,16 @@ class Slices:
                 wanted = ShardPiece(piece.number, part)
                 found.append((wanted, self._part_of(piece, own, wanted)))
         return sorted(found, key=lambda each: each[0])
+
+    def part(self, spans: Iterable[Span], version: tuple[int, int]) -> dict[str, Any]:
+        """The state of some spans, for a checkpoint; see `whole_state`."""
+        parameters, elements = self._layout.parameters, self._layout.elements
+        pieces = (
+            (piece.number, parameters[piece.number].shape, elements(piece), state)
+            for span in spans
+            for piece, state in self.give(span)
+        )
+        return part_of(version, self._names, pieces)
 
     def keep_only(self, spans: Iterable[Span]) -> None:
         """Let go of what lies beside these."""

@@ -75,7 +75,7 @@ class Script:
 
         state._kept.step_done = step_done
         if self.shards is not None:
-            self.shards.wants_collection = lambda: self.trainer.applied_steps == applied_steps - 1
+            self.shards.wishes.wants_one = lambda: self.trainer.applied_steps == applied_steps - 1
         return self
 
     def resume(self, snapshot):

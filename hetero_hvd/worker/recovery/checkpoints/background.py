@@ -6,6 +6,20 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from hetero_hvd.worker.recovery.checkpoints.store import Part
+
+
+class Begun(NamedTuple):
+    """A checkpoint whose parts others have written already; see `CheckpointStore.begin`.
+
+    Attributes:
+        place: Where it was begun.
+        parts: All of them.
+    """
+
+    place: str
+    parts: tuple[Part, ...]
+
 
 class Copy(NamedTuple):
     """A copy of the state that is to be written.
@@ -14,12 +28,14 @@ class Copy(NamedTuple):
         state: In the host's memory.
         applied_steps: Optimizer steps applied.
         metrics: Of the evaluation for which it is kept; empty: it is kept for another reason.
+        begun: What it completes; None: it is all of a checkpoint.
         is_last: Whether the training is over, so that no other one will take its place.
     """
 
     state: dict[str, Any]
     applied_steps: int
     metrics: Mapping[str, float | None]
+    begun: Begun | None = None
     is_last: bool = False
 
 

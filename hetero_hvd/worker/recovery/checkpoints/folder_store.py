@@ -17,6 +17,9 @@ from hetero_hvd.worker.recovery.checkpoints.store import (
     NOT_THERE,
     PREFIX,
     Manifest,
+    Part,
+    T,
+    Writing,
     decoded,
     encoded,
 )
@@ -62,31 +65,48 @@ class FolderStore:
             found.append((path.name, manifest))
         return found
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, part: Part | None = None) -> bytes:
         """See `CheckpointStore`."""
+        file = STATE if part is None else Path(part.name).name
         try:
-            return (self._folder / name / STATE).read_bytes()
+            return (self._folder / name / file).read_bytes()
         except NOT_THERE as error:
             raise Unreadable(str(error)) from error
 
     def put(self, name: str, write: Callable[[BinaryIO], Manifest], *, series: str) -> bool:
         """See `CheckpointStore`; written under a hidden name, and synchronised with the disk."""
-        path = self._folder / name
-        partial = self._folder / f".{series}.{name}.{new_writer()}"
+        return self.finish(self.begin(name, series=series), name, write, series=series)
+
+    def begin(self, name: str, *, series: str) -> str:
+        """See `CheckpointStore`."""
+        place = f".{series}.{name}.{new_writer()}"
+        (self._folder / place).mkdir(parents=True)
+        return place
+
+    def has_begun(self, place: str) -> bool:
+        """See `CheckpointStore`."""
+        return (self._folder / place).is_dir()
+
+    def put_part(self, place: str, part: str, write: Writing[Part]) -> Part:
+        """See `CheckpointStore`."""
+        return _written(self._folder / place / part, write)
+
+    def finish(self, place: str, name: str, write: Writing[Manifest], *, series: str) -> bool:
+        """See `CheckpointStore`."""
+        partial = self._folder / place
         try:
-            partial.mkdir(parents=True)
-            now = partial.stat().st_mtime  # by the clock of whoever keeps the files
-            with (partial / STATE).open("w+b") as file:
-                manifest = write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            _write_manifest(partial, manifest)
-            is_new = _renamed(partial, path)
+            now = _touched(partial)
+            _write_manifest(partial, _written(partial / STATE, write))
+            is_new = _renamed(partial, self._folder / name)
             sync_folder(self._folder)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            self.give_up(place)
         self._clear(series, now)
         return is_new
+
+    def give_up(self, place: str) -> None:
+        """See `CheckpointStore`."""
+        shutil.rmtree(self._folder / place, ignore_errors=True)
 
     def add_metrics(self, name: str, metrics: Mapping[str, float | None]) -> None:
         """See `CheckpointStore`."""
@@ -106,6 +126,21 @@ class FolderStore:
                 with suppress(OSError):  # its writer is done
                     if is_left(writer, now - _last_change(path)):
                         shutil.rmtree(path, ignore_errors=True)
+
+
+def _touched(partial: Path) -> float:
+    """Now, by the clock of whoever keeps the files."""
+    partial.touch()
+    return partial.stat().st_mtime
+
+
+def _written(path: Path, write: Writing[T]) -> T:
+    """A file, which is on the disk then."""
+    with path.open("w+b") as file:
+        found = write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    return found
 
 
 def _last_change(partial: Path) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from enum import IntEnum
 from functools import partial
 
 import torch
@@ -14,6 +15,7 @@ from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.checkpoints.not_kept import Tell
+from hetero_hvd.worker.recovery.checkpoints.parted import PartedCheckpoints
 from hetero_hvd.worker.recovery.checkpoints.series import open_checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.session.turns import next_number
@@ -21,6 +23,15 @@ from hetero_hvd.worker.shards.members import HeldShards
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 
 logger = logging.getLogger(__name__)
+
+
+class _Wish(IntEnum):
+    """What rank 0 wants of a state in parts."""
+
+    NOT = 0
+    WANTED = 1
+    NOT_COLLECTED = 2
+    """Only if each worker writes its own part: the host has no memory for all of them."""
 
 
 class Keeping:
@@ -63,7 +74,10 @@ class Keeping:
             )
         self._shards = shards
         if shards is not None:
-            shards.wants_collection = lambda: self._cut is not None and self.is_due
+            shards.wishes.wants_one = lambda: self._cut is not None and self.is_due
+            shards.wishes.has_written = lambda: (
+                self._parted is not None and self._parted.has_written
+            )
             sizing.parts_bytes = shards.memory
         self._replica = replica
         self._position = position
@@ -71,6 +85,11 @@ class Keeping:
         self._sizing = sizing
         self._is_leader = is_leader
         self._checkpoints = open_checkpoints(settings, replica, next_number(), tell)
+        self._parted = (
+            PartedCheckpoints(self._checkpoints, shards)
+            if self._checkpoints is not None and shards is not None
+            else None
+        )
         self._is_proven = self._took_memory = False
 
     def prove(self) -> None:
@@ -115,20 +134,24 @@ class Keeping:
             self.prove()
         if self._checkpoints is None:
             return
-        if self._is_whole and self.is_due:
+        is_collected = self._shards is not None and self._shards.is_collected
+        if is_collected or (self._cut is None and self.is_due):
             self._checkpoints.save(self._position.applied_steps)
         if self._checkpoints.takes_memory or self._took_memory:
             self._sizing.forget_peak()  # it was that of the copy
         self._took_memory = self._checkpoints.takes_memory
 
-    def held_parts(self, node: NodeSettings) -> HeldShards | None:
+    def held_parts(self, node: NodeSettings, collective: Collective) -> HeldShards | None:
         """What to tell the others of a state in parts; None: it is not in parts.
 
         Args:
             node: The most memory that the user allows.
+            collective: The rendezvous of now.
         """
         if self._shards is None:
             return None
+        if self._parted is not None:
+            self._parted.over(collective)
         memory = partial(self._sizing.memory, node)
         return self._shards.held(self._position.applied_steps, memory)
 
@@ -141,10 +164,14 @@ class Keeping:
         shards = self._cut
         if shards is None:
             return
-        is_wanted, shards.is_collecting = shards.is_collecting, False
-        if is_wanted:
+        wishes = shards.wishes
+        is_wanted, wishes.is_wanted = wishes.is_wanted, False
+        parted = self._parted
+        if is_wanted and not (parted and parted.begin(collective, self._position.applied_steps)):
             with shards.collected(collective):
                 self.step_done()
+        elif parted is not None and wishes.num_written == collective.size:
+            parted.finish(collective)
         if shards.is_moving:
             shards.move_some(collective)
 
@@ -154,10 +181,10 @@ class Keeping:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        self._keep_parts(collective, is_wanted=self.is_kept)
+        self._keep_parts(collective, _Wish.WANTED if self.is_kept else _Wish.NOT, is_last=True)
 
     def keep_before_pause(self, collective: Collective, node: NodeSettings) -> None:
-        """The same where memory is short: only if the host of rank 0 has enough for all parts.
+        """The same where memory is short: rank 0 collects only what its host has room for.
 
         Args:
             collective: The rendezvous.
@@ -167,22 +194,34 @@ class Keeping:
             Interrupted: The rendezvous broke.
         """
         shards = self._cut
-        is_wanted = shards is not None and shards.is_unkept and self.is_kept
-        if shards is not None and is_wanted:
-            is_wanted = self._sizing.host_left_bytes(node) > shards.head_room.num_bytes
-            if not is_wanted:
-                logger.warning("no checkpoint before the pause: the memory here cannot hold it")
-        self._keep_parts(collective, is_wanted=is_wanted)
+        wish = _Wish.NOT
+        if shards is not None and shards.is_unkept and self.is_kept:
+            has_room = self._sizing.host_left_bytes(node) > shards.head_room.num_bytes
+            wish = _Wish.WANTED if has_room else _Wish.NOT_COLLECTED
+        self._keep_parts(collective, wish, is_last=False)
 
-    def _keep_parts(self, collective: Collective, *, is_wanted: bool) -> None:
+    def _keep_parts(self, collective: Collective, wish: _Wish, *, is_last: bool) -> None:
         """As rank 0 wants it."""
         if self._cut is None:
             return
-        told = torch.tensor([float(is_wanted)])
+        applied_steps = self._position.applied_steps
+        told = torch.tensor([float(wish if applied_steps > 0 else _Wish.NOT)])
         collective.broadcast(told, 0, "shards.is_kept")
-        if told.item():
-            with self._cut.collected(collective):
+        agreed = _Wish(round(told.item()))
+        if agreed is _Wish.NOT:
+            return
+        if self._parted is not None:
+            self._parted.finish(collective)  # what is being written
+            if self._parted.begin(collective, applied_steps, is_last=is_last):
+                self._parted.finish(collective)
                 self.keep()
+                return
+        if agreed is _Wish.NOT_COLLECTED:
+            if collective.rank == 0:
+                logger.warning("no checkpoint before the pause: the memory here cannot hold it")
+            return
+        with self._cut.collected(collective):
+            self.keep()
 
     @property
     def is_kept(self) -> bool:
@@ -194,6 +233,8 @@ class Keeping:
         """Whether it is time for one, and this worker can write it without waiting."""
         checkpoints = self._checkpoints
         if checkpoints is None or not self._is_leader():
+            return False
+        if self._parted is not None and self._parted.is_pending:
             return False
         return checkpoints.is_due() and checkpoints.is_ready()
 

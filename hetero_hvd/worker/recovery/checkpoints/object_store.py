@@ -18,6 +18,8 @@ from hetero_hvd.worker.recovery.checkpoints.store import (
     NOT_THERE,
     PREFIX,
     Manifest,
+    Part,
+    Writing,
     decoded,
     encoded,
 )
@@ -26,7 +28,7 @@ from hetero_hvd.worker.recovery.replica import Unreadable
 
 logger = logging.getLogger(__name__)
 
-PAYLOAD, MANIFEST = ".pt", "manifest.json"
+PAYLOAD, MANIFEST, BEGUN = ".pt", "manifest.json", "begun"
 
 
 class ObjectStore:
@@ -74,10 +76,10 @@ class ObjectStore:
                 logger.warning("%s is not taken: %s", self.place(keys[key]), first_line(error))
         return found
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, part: Part | None = None) -> bytes:
         """See `CheckpointStore`."""
         try:
-            digest = self._manifest(name).sha256
+            digest = self._manifest(name).sha256 if part is None else part.sha256
             for key in self._objects(name).get(name, ()):
                 if key.endswith(f"{digest}{PAYLOAD}"):
                     return self._get(name, key)
@@ -87,17 +89,61 @@ class ObjectStore:
 
     def put(self, name: str, write: Callable[[BinaryIO], Manifest], *, series: str) -> bool:
         """See `CheckpointStore`; it is written into a nameless file on this machine first."""
+        return self._complete(name, f"{series}.{new_writer()}", write, series=series)
+
+    def begin(self, name: str, *, series: str) -> str:
+        """See `CheckpointStore`; an empty object marks it, with whose name all of it begins."""
+        stem = f"{series}.{new_writer()}"
+        with as_os_errors():
+            self._files.pipe_file(self._key(name, f"{stem}.{BEGUN}"), b"")
+        return f"{name}/{stem}"
+
+    def has_begun(self, place: str) -> bool:
+        """See `CheckpointStore`."""
+        with as_os_errors():
+            return bool(self._files.exists(f"{self._root}/{place}.{BEGUN}"))
+
+    def put_part(self, place: str, part: str, write: Writing[Part]) -> Part:  # noqa: ARG002 - its digest names it
+        """See `CheckpointStore`."""
+        name, _, stem = place.partition("/")
+        with tempfile.TemporaryFile() as file:
+            found = write(file)
+            file.flush()
+            self._send(file, name, f"{stem}.{found.sha256}{PAYLOAD}")
+        return found
+
+    def finish(self, place: str, name: str, write: Writing[Manifest], *, series: str) -> bool:
+        """See `CheckpointStore`."""
+        stem = place.removeprefix(f"{name}/")
+        is_new = False
+        try:
+            is_new = self._complete(name, stem, write, series=series)
+        finally:
+            if is_new:
+                self._delete(name, f"{stem}.{BEGUN}")
+            else:
+                self.give_up(place)
+        return is_new
+
+    def give_up(self, place: str) -> None:
+        """See `CheckpointStore`."""
+        name, _, stem = place.partition("/")
+        with suppress(OSError):
+            for key in self._objects(name).get(name, ()):
+                if key.startswith(f"{stem}."):
+                    self._delete(name, key)
+
+    def _complete(self, name: str, stem: str, write: Writing[Manifest], *, series: str) -> bool:
+        """Put payload and manifest; whether there was no checkpoint of that name."""
         with tempfile.TemporaryFile() as file:
             manifest = write(file)
             content = encoded(manifest)
             file.flush()
             if self._has_manifest(name):
                 return False
-            payload = f"{series}.{new_writer()}.{manifest.sha256}{PAYLOAD}"
+            payload = f"{stem}.{manifest.sha256}{PAYLOAD}"
             try:
-                with as_os_errors():
-                    own = f"/proc/self/fd/{file.fileno()}"
-                    self._files.put_file(own, self._key(name, payload))
+                self._send(file, name, payload)
                 now = self._modified(name, payload)
                 is_new = self._create(self._key(name, MANIFEST), content)
             except BaseException:
@@ -107,6 +153,10 @@ class ObjectStore:
             self._delete(name, payload)
         self._clear(series, now)
         return is_new
+
+    def _send(self, file: BinaryIO, name: str, key: str) -> None:
+        with as_os_errors():
+            self._files.put_file(f"/proc/self/fd/{file.fileno()}", self._key(name, key))
 
     def add_metrics(self, name: str, metrics: Mapping[str, float | None]) -> None:
         """See `CheckpointStore`."""

@@ -8,14 +8,13 @@ plain data is never taken: the one before is. Where they are kept is a matter of
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 
@@ -25,25 +24,14 @@ from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.worker.recovery.checkpoints.background import Background, Copy
 from hetero_hvd.worker.recovery.checkpoints.hashed_file import HashedFile
 from hetero_hvd.worker.recovery.checkpoints.not_kept import NotKept, Tell, why_not
+from hetero_hvd.worker.recovery.checkpoints.reading import Found, newest_first, state_of
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
 from hetero_hvd.worker.recovery.checkpoints.room import Room
-from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, CheckpointStore, Manifest
+from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, Manifest
 from hetero_hvd.worker.recovery.randomness import randomness, restore_randomness
-from hetero_hvd.worker.recovery.replica import Replica, Unreadable, on_host, unpacked
+from hetero_hvd.worker.recovery.replica import Replica, Unreadable, on_host
 
 logger = logging.getLogger(__name__)
-
-
-class Found(NamedTuple):
-    """A checkpoint that is complete."""
-
-    store: CheckpointStore
-    name: str
-    manifest: Manifest
-
-    def __str__(self) -> str:
-        """Where it is."""
-        return self.store.place(self.name)
 
 
 class Checkpoints:
@@ -54,6 +42,9 @@ class Checkpoints:
         replica: What to keep.
         trainer: Which `Trainer` of the script it is of, from 1.
         tell: Called, in the thread that writes, for each one that is whole, or cannot be.
+
+    Attributes:
+        store: Where they are kept.
 
     Raises:
         JobError: There is no store of that kind.
@@ -72,7 +63,7 @@ class Checkpoints:
         self._tell = tell
         self._replica = replica
         self._trainer = trainer
-        self._store = store_at(settings.folder)
+        self.store = store_at(settings.folder)
         self._earlier = store_at(settings.resume) if settings.resume else None
         self._background = Background(self._write)
         self._room = Room()
@@ -137,7 +128,7 @@ class Checkpoints:
             found = self._of_the_job() if self._settings.goes_on else self._own_or_earlier()
         for number, one in enumerate(found, start=1):
             try:
-                state = _state(one)
+                state = state_of(one)
             except Unreadable as error:
                 others = "trying the one before" if number < len(found) else "there is no other"
                 logger.warning("%s is not taken: %s: %s", one, error, others)
@@ -243,25 +234,50 @@ class Checkpoints:
             self._background.drop_waiting()
         else:
             self.wait()
+        state = self.copied(applied_steps, copies=copies)
+        if state is not None:
+            self.put(Copy(state, applied_steps, finite, is_last=not copies))
+
+    def copied(self, applied_steps: int, *, copies: bool = True) -> dict[str, Any] | None:
+        """A copy of the state as it is now; None: there is no memory for it, which is said."""
         self._next_at_seconds = time.monotonic() + self._settings.every_seconds
         try:
             copy = self._room.copy if copies else on_host
-            state = self._replica.snapshot(copy) | {"randomness": randomness()}
+            return self._replica.snapshot(copy) | {"randomness": randomness()}
         except (MemoryError, RuntimeError, UserError) as error:  # RuntimeError comes from torch
-            place = self._store.place(self._name(applied_steps))
-            self._not_kept.add(applied_steps, place, first_line(error), is_last=not copies)
-            return
+            self.complain(applied_steps, first_line(error), is_last=not copies)
+            return None
         finally:
             self._room.leave()
-        self._background.put(Copy(state, applied_steps, finite, is_last=not copies))
+
+    def put(self, copy: Copy) -> None:
+        """Write it beside the training."""
+        self._background.put(copy)
+
+    def complain(self, applied_steps: int, why: str, *, is_last: bool) -> None:
+        """Tell that a checkpoint was not written, for which the training does not end.
+
+        Args:
+            applied_steps: Optimizer steps applied.
+            why: In words.
+            is_last: Whether no other one will take its place.
+        """
+        name, _ = self.names_of(applied_steps)
+        self._not_kept.add(applied_steps, self.store.place(name), why, is_last=is_last)
 
     def wait(self) -> None:
         """Until what is being written, or waits for that, is safe, or has failed."""
         self._background.wait()
 
+    def names_of(self, applied_steps: int) -> tuple[str, str]:
+        """What a checkpoint, and the series that it belongs to, are called in the store."""
+        which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
+        series = f"{self._run}{which}"
+        return f"{PREFIX}{applied_steps:012d}-{series}", series
+
     def _write(self, copy: Copy) -> None:
-        state, applied_steps, metrics, is_last = copy
-        series, name = self._series, self._name(applied_steps)
+        state, applied_steps, metrics, begun, is_last = copy
+        name, series = self.names_of(applied_steps)
         refused: list[HashedFile] = []
 
         def write(file: BinaryIO) -> Manifest:
@@ -278,29 +294,25 @@ class Checkpoints:
                 run_number=self._run_number(),
                 trainer=self._trainer,
                 cpu_capability=self._settings.cpu_capability,
+                parts=() if begun is None else begun.parts,
             )
 
         try:
             # Of each kind there is one writer at a time.
-            is_new = self._store.put(name, write, series=f"rated-{series}" if metrics else series)
+            if begun is not None:
+                is_new = self.store.finish(begun.place, name, write, series=series)
+            else:
+                kind = f"rated-{series}" if metrics else series
+                is_new = self.store.put(name, write, series=kind)
             if metrics and not is_new:  # that step's is there already: it counts as evaluated
-                self._store.add_metrics(name, metrics)
+                self.store.add_metrics(name, metrics)
             self._tell_of(name, self._prune())
         except Exception as error:  # noqa: BLE001 - whatever it is, this state is not kept
             cause = next((one.error for one in refused if one.error is not None), error)
-            place = self._store.place(name)
-            why = f"{place}: {why_not(cause, state, self._store.written_in())}"
-            self._not_kept.add(applied_steps, place, why, is_last=is_last)
+            why = why_not(cause, state, self.store.written_in())
+            self.complain(applied_steps, f"{self.store.place(name)}: {why}", is_last=is_last)
         else:
             self._not_kept.over(applied_steps)
-
-    @property
-    def _series(self) -> str:
-        which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
-        return f"{self._run}{which}"
-
-    def _name(self, applied_steps: int) -> str:
-        return f"{PREFIX}{applied_steps:012d}-{self._series}"
 
     def _tell_of(self, name: str, best: Found | None) -> None:
         for one in self._own():
@@ -312,7 +324,7 @@ class Checkpoints:
                     CheckpointWritten(
                         step=one.manifest.applied_steps,
                         path=str(one),
-                        num_bytes=one.manifest.num_bytes,
+                        num_bytes=one.manifest.total_bytes,
                         metrics=metrics,
                         is_best=best is not None and best.name == name,
                         trainer=self._trainer,
@@ -322,25 +334,25 @@ class Checkpoints:
     def _own(self) -> list[Found]:
         """Complete checkpoints of this trainer in this run, newest first."""
         mine = self._run, self._trainer
-        found = _newest_first(self._store)
+        found = newest_first(self.store)
         return [one for one in found if (one.manifest.run, one.manifest.trainer) == mine]
 
     def _own_or_earlier(self) -> list[Found]:
         """Those of this trainer in this run, then those in the run to resume, newest first."""
-        earlier = [] if self._earlier is None else _newest_first(self._earlier)
+        earlier = [] if self._earlier is None else newest_first(self._earlier)
         return self._own() + [one for one in earlier if one.manifest.trainer == self._trainer]
 
     def _of_the_job(self) -> list[Found]:
         """Those of this trainer in all starts of the job, newest first; joins the last start."""
         job = self._settings.job
-        found = _newest_first(self._store)
+        found = newest_first(self.store)
         starts = [one for one in found if job == (one.manifest.job or one.manifest.run)]
         if starts:
             self._run = starts[0].manifest.run
         return [one for one in starts if one.manifest.trainer == self._trainer]
 
     def _run_number(self) -> int:
-        found = [manifest for _, manifest in self._store.listed()]
+        found = [manifest for _, manifest in self.store.listed()]
         own = [m.run_number for m in found if m.run == self._run]
         return own[0] if own else 1 + max((m.run_number for m in found), default=0)
 
@@ -354,7 +366,7 @@ class Checkpoints:
         _, best = max(rated, key=itemgetter(0), default=(None, None))
         for one in own[max(1, self._settings.keep) :]:
             if one is not best:
-                self._store.remove(one.name)
+                self.store.remove(one.name)
         return best
 
 
@@ -384,31 +396,3 @@ def _known() -> Iterator[None]:
             "it",
             error,
         ) from error
-
-
-def _newest_first(store: CheckpointStore) -> list[Found]:
-    """Complete checkpoints: those of the last run that wrote into the store come first."""
-    return sorted(
-        (Found(store, name, manifest) for name, manifest in store.listed()),
-        key=lambda one: (one.manifest.run_number, one.manifest.applied_steps, one.name),
-        reverse=True,
-    )
-
-
-def _state(found: Found) -> dict[str, Any]:
-    """What a checkpoint holds.
-
-    Raises:
-        Unreadable: It is not what was written, or holds no state.
-        OSError: It cannot be read, this time or by this user.
-    """
-    payload, manifest = found.store.read(found.name), found.manifest
-    if len(payload) != manifest.num_bytes:
-        written = manifest.num_bytes
-        raise Unreadable(f"it is damaged: {len(payload)} bytes where {written} were written")
-    if hashlib.sha256(payload).hexdigest() != manifest.sha256:
-        raise Unreadable("it is damaged: its bytes are not those that were written (SHA-256)")
-    state = unpacked(payload)
-    if not isinstance(state, dict):
-        raise Unreadable("it holds no state")
-    return state

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 PREFIX = "step-"
 """With which the names of all checkpoints begin; what else there is in the same place is none."""
 
 NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors that say what is there; of any other nobody knows, so that it is never a lack."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A further payload of a checkpoint, which another worker has written.
+
+    Attributes:
+        name: Of it, within the checkpoint.
+        sha256: Of its bytes.
+        num_bytes: Of it.
+    """
+
+    name: str
+    sha256: str
+    num_bytes: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +46,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             are made.
         cpu_capability: As of `CheckpointSettings`.
         job: Likewise; earlier versions had none, and the run was named after it if it goes on.
+        parts: What is needed beside the payload: it is no checkpoint without all of them.
     """
 
     run: str
@@ -41,6 +58,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     trainer: int = 1
     cpu_capability: str = ""
     job: str = ""
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """Of the payload and all parts."""
+        return self.num_bytes + sum(part.num_bytes for part in self.parts)
+
+
+Writing = Callable[[BinaryIO], T]
+"""Writes into an empty file, which it may read as well, and says what that is."""
 
 
 def encoded(manifest: Manifest) -> bytes:
@@ -86,8 +113,8 @@ class CheckpointStore(Protocol):
             OSError: It, or a manifest, cannot be read, so that nobody knows what is there.
         """
 
-    def read(self, name: str) -> bytes:
-        """The payload, as it was found.
+    def read(self, name: str, part: Part | None = None) -> bytes:
+        """The payload, or a part, as it was found.
 
         Raises:
             Unreadable: It is not there.
@@ -109,6 +136,46 @@ class CheckpointStore(Protocol):
         Raises:
             OSError: It cannot be written; nothing is left of it. What `write` raises likewise.
         """
+
+    def begin(self, name: str, *, series: str) -> str:
+        """Begin a checkpoint that several write: where they are to, for their store of this kind.
+
+        Raises:
+            OSError: Nothing can be written.
+        """
+
+    def has_begun(self, place: str) -> bool:
+        """Whether this process finds what another one has begun.
+
+        Raises:
+            OSError: That cannot be seen.
+        """
+
+    def put_part(self, place: str, part: str, write: Writing[Part]) -> Part:
+        """Write a part of what was begun; lasting, but nothing that is listed.
+
+        Raises:
+            OSError: It cannot be written, or what was begun was given up.
+        """
+
+    def finish(self, place: str, name: str, write: Writing[Manifest], *, series: str) -> bool:
+        """Write the payload of what was begun, whose parts are all there, and list it.
+
+        Args:
+            place: As of `begin`, and `name` and `series` as they were given to it.
+            name: Of the checkpoint.
+            write: As of `put`.
+            series: As of `put`.
+
+        Returns:
+            Whether it is kept; see `put`.
+
+        Raises:
+            OSError: It cannot be written; nothing is left of it. What `write` raises likewise.
+        """
+
+    def give_up(self, place: str) -> None:
+        """Remove what was begun, as far as possible."""
 
     def add_metrics(self, name: str, metrics: Mapping[str, float | None]) -> None:
         """Put further metrics into the manifest of a checkpoint, at once.

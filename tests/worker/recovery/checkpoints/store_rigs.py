@@ -33,6 +33,13 @@ class FolderRig:
         """Put another payload into a checkpoint."""
         (self.folder / name / STATE).write_bytes(content)
 
+    def spoil_part(self, name, part, content):
+        """Put something else into the place of a part; None: nothing."""
+        if content is None:
+            (self.folder / name / part).unlink()
+        else:
+            (self.folder / name / part).write_bytes(content)
+
     def spoil_manifest(self, name, content):
         """Put something else into the place of its manifest."""
         (self.folder / name / MANIFEST).write_bytes(content)
@@ -73,6 +80,17 @@ class ObjectRig:
     def spoil(self, name, content):
         """See `FolderRig`."""
         self._files.pipe_file(self._payload(name), content)
+
+    def spoil_part(self, name, part, content):
+        """See `FolderRig`."""
+        manifest = dict(store_at(self.location).listed())[name]
+        (digest,) = [each.sha256 for each in manifest.parts if each.name == part]
+        keys = self._files.find(f"{self._root}/{name}")
+        (key,) = [key for key in keys if key.endswith(f"{digest}{PAYLOAD}")]
+        if content is None:
+            self._files.rm_file(key)
+        else:
+            self._files.pipe_file(key, content)
 
     def spoil_manifest(self, name, content):
         """See `FolderRig`."""
