@@ -40,6 +40,8 @@ TRAINS = (
     "benchmarks.causes.drawn_script",
     "benchmarks.causes.injected_script",
     "benchmarks.faults.peer_script",
+    "benchmarks.sharding.deep",
+    "benchmarks.sharding.pipelined",
     "tests.kit.fault_script",
     "tests.kit.scale.measured_driver",
 )

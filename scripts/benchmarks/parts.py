@@ -32,6 +32,7 @@ from benchmarks.fleets.scale import scale
 from benchmarks.fleets.scrape import scrape
 from benchmarks.numbers import Number, simulated, timed
 from benchmarks.peers import PEERS, Cluster, Run, run_peer
+from benchmarks.sharding.part import sharding
 from benchmarks.tables import (
     Effort,
     Say,
@@ -249,6 +250,7 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "communication": communication,
     "links": links,
     "large": large,
+    "sharding": sharding,
     "reproducible": reproducible,
     "profile": profile,
     "faults": faults,

@@ -14,6 +14,7 @@ from hetero_hvd.worker.recovery.checkpoints.folder_store import FolderStore
 from hetero_hvd.worker.recovery.checkpoints.parted import PartedCheckpoints
 from hetero_hvd.worker.recovery.checkpoints.reading import read_checkpoint
 from hetero_hvd.worker.recovery.checkpoints.series import open_checkpoints
+from hetero_hvd.worker.shards.checkpoint_wishes import CheckpointWishes
 
 from .test_lost_holders import EPOCHS, STEPS, Script, check
 
@@ -66,6 +67,15 @@ def check_last(folder, undisturbed, num_parts):
             torch.testing.assert_close(found["state"][number][key], value)
     plain = torch.optim.AdamW(undisturbed.model.parameters())
     plain.load_state_dict(found)
+
+
+def test_wishes_are_those_of_all_workers():
+    """One that wants a checkpoint is enough; who has written is counted."""
+    wishes = [CheckpointWishes() for _ in range(3)]
+    wishes[0].wants_one = wishes[0].has_written = wishes[2].has_written = lambda: True
+    sums = [sum(each) for each in zip(*(each.told() for each in wishes), strict=True)]
+    wishes[1].hear(sums)
+    assert (wishes[1].is_wanted, wishes[1].num_written) == (True, 2)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 4])

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hetero_hvd.worker.recovery.checkpoints.store import Part
+from hetero_hvd.worker.recovery.checkpoints.store import CheckpointPart
 
 
 class Begun(NamedTuple):
@@ -18,7 +18,7 @@ class Begun(NamedTuple):
     """
 
     place: str
-    parts: tuple[Part, ...]
+    parts: tuple[CheckpointPart, ...]
 
 
 class Copy(NamedTuple):

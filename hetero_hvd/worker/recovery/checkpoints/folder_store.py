@@ -16,8 +16,8 @@ from hetero_hvd.run.records.run_files import sync_folder
 from hetero_hvd.worker.recovery.checkpoints.store import (
     NOT_THERE,
     PREFIX,
+    CheckpointPart,
     Manifest,
-    Part,
     T,
     Writing,
     decoded,
@@ -65,7 +65,7 @@ class FolderStore:
             found.append((path.name, manifest))
         return found
 
-    def read(self, name: str, part: Part | None = None) -> bytes:
+    def read(self, name: str, part: CheckpointPart | None = None) -> bytes:
         """See `CheckpointStore`."""
         file = STATE if part is None else Path(part.name).name
         try:
@@ -87,7 +87,7 @@ class FolderStore:
         """See `CheckpointStore`."""
         return (self._folder / place).is_dir()
 
-    def put_part(self, place: str, part: str, write: Writing[Part]) -> Part:
+    def put_part(self, place: str, part: str, write: Writing[CheckpointPart]) -> CheckpointPart:
         """See `CheckpointStore`."""
         return _written(self._folder / place / part, write)
 

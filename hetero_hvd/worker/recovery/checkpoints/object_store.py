@@ -17,8 +17,8 @@ from hetero_hvd.errors import JobError, MissingPackageError, first_line, job_err
 from hetero_hvd.worker.recovery.checkpoints.store import (
     NOT_THERE,
     PREFIX,
+    CheckpointPart,
     Manifest,
-    Part,
     Writing,
     decoded,
     encoded,
@@ -76,7 +76,7 @@ class ObjectStore:
                 logger.warning("%s is not taken: %s", self.place(keys[key]), first_line(error))
         return found
 
-    def read(self, name: str, part: Part | None = None) -> bytes:
+    def read(self, name: str, part: CheckpointPart | None = None) -> bytes:
         """See `CheckpointStore`."""
         try:
             digest = self._manifest(name).sha256 if part is None else part.sha256
@@ -103,7 +103,7 @@ class ObjectStore:
         with as_os_errors():
             return bool(self._files.exists(f"{self._root}/{place}.{BEGUN}"))
 
-    def put_part(self, place: str, part: str, write: Writing[Part]) -> Part:  # noqa: ARG002 - its digest names it
+    def put_part(self, place: str, part: str, write: Writing[CheckpointPart]) -> CheckpointPart:  # noqa: ARG002 - its digest names it
         """See `CheckpointStore`."""
         name, _, stem = place.partition("/")
         with tempfile.TemporaryFile() as file:

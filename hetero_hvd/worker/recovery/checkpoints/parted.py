@@ -23,13 +23,13 @@ from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.recovery.checkpoints.background import Begun, Copy
 from hetero_hvd.worker.recovery.checkpoints.hashed_file import HashedFile
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
-from hetero_hvd.worker.recovery.checkpoints.store import Part
+from hetero_hvd.worker.recovery.checkpoints.store import CheckpointPart
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 
 logger = logging.getLogger(__name__)
 
 
-class Written(msgspec.Struct, frozen=True):
+class PartWritten(msgspec.Struct, frozen=True):
     """What a worker tells of its part.
 
     Attributes:
@@ -37,12 +37,12 @@ class Written(msgspec.Struct, frozen=True):
         why: Why not.
     """
 
-    part: Part | None = None
+    part: CheckpointPart | None = None
     why: str = ""
 
 
 @dataclass
-class _Pending:
+class _BegunCheckpoint:
     """A checkpoint that is begun.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Pending:
     is_last: bool
     is_mine: bool
     state: dict[str, Any] | None
-    written: Written | None = None
+    written: PartWritten | None = None
     thread: threading.Thread | None = None
 
 
@@ -77,7 +77,7 @@ class PartedCheckpoints:
     def __init__(self, checkpoints: Checkpoints, shards: ShardedOptimizer) -> None:
         self._checkpoints = checkpoints
         self._shards = shards
-        self._pending: _Pending | None = None
+        self._pending: _BegunCheckpoint | None = None
         self._told: bool | None = None
 
     @property
@@ -117,7 +117,9 @@ class PartedCheckpoints:
                 self._checkpoints.store.give_up(place)
             return False
         state = self._checkpoints.copied(applied_steps) if is_leader else None
-        pending = _Pending(place, applied_steps, collective.generation, is_last, is_leader, state)
+        pending = _BegunCheckpoint(
+            place, applied_steps, collective.generation, is_last, is_leader, state
+        )
         self._pending = pending
         self._start(pending, collective.rank)
         return True
@@ -153,11 +155,11 @@ class PartedCheckpoints:
             len(seen),
         )
 
-    def _start(self, pending: _Pending, rank: int) -> None:
+    def _start(self, pending: _BegunCheckpoint, rank: int) -> None:
         try:
             part = self._shards.own_part(rank)
         except (MemoryError, RuntimeError) as error:  # RuntimeError comes from torch
-            pending.written = Written(why=first_line(error))
+            pending.written = PartWritten(why=first_line(error))
             return
         thread = threading.Thread(
             target=self._write, args=(pending, part, f"part-{rank:05d}.pt"), name="part"
@@ -169,18 +171,20 @@ class PartedCheckpoints:
         else:
             pending.thread = thread
 
-    def _write(self, pending: _Pending, part: dict[str, Any], name: str) -> None:
-        def write(file: BinaryIO) -> Part:
+    def _write(self, pending: _BegunCheckpoint, part: dict[str, Any], name: str) -> None:
+        def write(file: BinaryIO) -> CheckpointPart:
             hashed = HashedFile(file)
             torch.save(part, cast("BinaryIO", hashed))
-            return Part(name=name, sha256=hashed.digest.hexdigest(), num_bytes=hashed.num_bytes)
+            return CheckpointPart(
+                name=name, sha256=hashed.digest.hexdigest(), num_bytes=hashed.num_bytes
+            )
 
         try:
             written = self._checkpoints.store.put_part(pending.place, name, write)
-            pending.written = Written(part=written)
+            pending.written = PartWritten(part=written)
         # torch calls a full disk a RuntimeError.
         except (OSError, MemoryError, RuntimeError) as error:
-            pending.written = Written(why=first_line(error))
+            pending.written = PartWritten(why=first_line(error))
 
     def finish(self, collective: Collective) -> None:
         """Complete what is begun, once all have written, or wait for that.
@@ -193,12 +197,12 @@ class PartedCheckpoints:
             return
         if pending.thread is not None:
             pending.thread.join()
-        own = pending.written or Written(why="the thread that writes has ended")
+        own = pending.written or PartWritten(why="the thread that writes has ended")
         answers = gather_bytes(collective, msgspec.msgpack.encode(own), "shards.written")
         self._pending = None
         if not pending.is_mine:
             return
-        written = [msgspec.msgpack.decode(each, type=Written) for each in answers]
+        written = [msgspec.msgpack.decode(each, type=PartWritten) for each in answers]
         parts = tuple(each.part for each in written if each.part is not None)
         if len(parts) < len(written):
             why = "; ".join(each.why for each in written if each.part is None)

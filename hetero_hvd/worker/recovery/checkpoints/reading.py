@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
-from hetero_hvd.worker.recovery.checkpoints.store import CheckpointStore, Manifest, Part
+from hetero_hvd.worker.recovery.checkpoints.store import CheckpointPart, CheckpointStore, Manifest
 from hetero_hvd.worker.recovery.replica import Unreadable, loaded, unpacked
 from hetero_hvd.worker.shards.whole_state import PartsMissing, joined
 
@@ -66,7 +66,7 @@ def _parts_of(found: Found) -> Iterable[dict[str, Any]]:
         yield loaded(payload)
 
 
-def _check(payload: bytes, written: Manifest | Part, what: str) -> None:
+def _check(payload: bytes, written: Manifest | CheckpointPart, what: str) -> None:
     """Raises Unreadable if it is not what was written."""
     if len(payload) != written.num_bytes:
         raise Unreadable(f"{what}: {len(payload)} bytes where {written.num_bytes} were written")

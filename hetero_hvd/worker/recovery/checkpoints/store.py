@@ -17,7 +17,7 @@ NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors that say what is there; of any other nobody knows, so that it is never a lack."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True):
     """A further payload of a checkpoint, which another worker has written.
 
     Attributes:
@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     trainer: int = 1
     cpu_capability: str = ""
     job: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[CheckpointPart, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -113,7 +113,7 @@ class CheckpointStore(Protocol):
             OSError: It, or a manifest, cannot be read, so that nobody knows what is there.
         """
 
-    def read(self, name: str, part: Part | None = None) -> bytes:
+    def read(self, name: str, part: CheckpointPart | None = None) -> bytes:
         """The payload, or a part, as it was found.
 
         Raises:
@@ -151,7 +151,7 @@ class CheckpointStore(Protocol):
             OSError: That cannot be seen.
         """
 
-    def put_part(self, place: str, part: str, write: Writing[Part]) -> Part:
+    def put_part(self, place: str, part: str, write: Writing[CheckpointPart]) -> CheckpointPart:
         """Write a part of what was begun; lasting, but nothing that is listed.
 
         Raises:

@@ -11,7 +11,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.worker.recovery.checkpoints.background import Begun, Copy
 from hetero_hvd.worker.recovery.checkpoints.reading import read_checkpoint
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
-from hetero_hvd.worker.recovery.checkpoints.store import Part
+from hetero_hvd.worker.recovery.checkpoints.store import CheckpointPart
 from hetero_hvd.worker.recovery.replica import Replica, Unreadable
 from hetero_hvd.worker.shards.whole_state import part_of
 
@@ -65,7 +65,7 @@ def put_part(store, place, number, content):
 
     def write(file):
         file.write(content)
-        return Part(name=name, sha256=sha256(content).hexdigest(), num_bytes=len(content))
+        return CheckpointPart(name=name, sha256=sha256(content).hexdigest(), num_bytes=len(content))
 
     return store.put_part(place, name, write)
 

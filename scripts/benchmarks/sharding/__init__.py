@@ -1,0 +1,1 @@
+"""The optimizer's state in parts, in unequal memories and beside a pipeline."""

@@ -1,0 +1,244 @@
+"""The largest model that three unequal memories hold, with the optimizer's state in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.numbers import Number
+from benchmarks.sharding.control_groups import WorkerGroups
+from benchmarks.sharding.jobs import DeepJob
+from benchmarks.sharding.trainings import run, step_seconds, trained
+from benchmarks.tables import Effort, Say, Table, median_of
+from hetero_hvd.errors import JobError
+
+RATIO = (24, 12, 8)
+UNIT_BYTES = 32 * 2**20
+WIDTH = 512
+PRECISION = 0.03
+NUM_STEPS = 10
+TIMED_STEPS, TIMED_RATIO = 24, 0.8
+"""Steps are timed with a model of this part of the largest that is trained without parts."""
+
+MOST_TIME, MOST_BYTES = 1.10, 1.55
+"""In parts / without: the goals."""
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """How the numbers of a model are kept.
+
+    Attributes:
+        title: In words.
+        dtype: As in `DeepJob`.
+        fixed: Bytes of each parameter that every worker has: it, its gradient, and what travels.
+        state: Bytes of the optimizer for each parameter.
+        goal: Least ratio of the largest models with and without parts.
+    """
+
+    title: str
+    dtype: str
+    fixed: int
+    state: int
+    goal: float
+
+    def largest(self, rooms: Sequence[float]) -> float:
+        """Parameters that fit without parts, by arithmetic."""
+        return min(rooms) / (self.fixed + self.state)
+
+    def largest_in_parts(self, rooms: Sequence[float]) -> float:
+        """Parameters that fit with two holders of each part, by arithmetic."""
+
+        def fits(n: float) -> bool:
+            left = [room - self.fixed * n for room in rooms]
+            held = sum(min(self.state * n, each) for each in left)
+            return min(left) >= 0 and held >= 2 * self.state * n
+
+        low, high = 0.0, min(rooms) / self.fixed
+        while high - low > 1e-6 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+
+KINDS = (
+    Numbers(title="float32, AdamW", dtype="float32", fixed=8, state=8, goal=1.55),
+    Numbers(
+        title="bfloat16, AdamW with float32 masters", dtype="bfloat16", fixed=4, state=12, goal=1.85
+    ),
+)
+
+
+def largest_models(groups: WorkerGroups, effort: Effort, say: Say) -> Table:
+    """Search, time and count, for each way to keep the numbers."""
+    table = Table(
+        title="The largest model that three memories hold, with the optimizer's state in parts",
+        text="Three workers in control groups whose memory is that of a worker with almost no "
+        f"model and 24 : 12 : 8 times {UNIT_BYTES // MIB} MiB beside it. The largest model of "
+        f"layers of {WIDTH} x {WIDTH} that takes {NUM_STEPS} steps, found by bisection to "
+        f"{PRECISION:.0%}. Arithmetic: as if nothing but parameters, gradients and state took "
+        f"memory. Step times and bytes of a model of {TIMED_RATIO:.0%} of the largest without "
+        f"parts, medians of the second half of {TIMED_STEPS} steps, in turns; bytes are those "
+        "given to Horovod, as a ring sends them. What is freed goes back to the system at once "
+        "(MALLOC_MMAP_THRESHOLD_), and Gloo's traffic does not leave the machine.",
+        columns=(
+            "numbers",
+            "MiB without a model",
+            "without parts",
+            "in parts",
+            "ratio",
+            "arithmetic",
+            "step time, in parts / without",
+            "bytes on the wire, in parts / without",
+        ),
+    )
+    for kind in KINDS:
+        search = Search(groups, kind, table, say)
+        found = {shards: search.largest(shards=shards) for shards in (False, True)}
+        depth = max(1, round(TIMED_RATIO * found[False]))
+        _add(table, search, found, *_compared(groups, kind, depth, effort, say))
+    return table
+
+
+def _add(
+    table: Table, search: Search, found: Mapping[bool, int], times: list[float], sent: float
+) -> None:
+    """A row, and what it answers of the numbers to beat."""
+    kind, ratio = search.kind, found[True] / found[False]
+    arithmetic = kind.largest_in_parts(search.rooms) / kind.largest(search.rooms)
+    table.measured[f"step time, in parts / without: {kind.title}"] = times
+    cells = [f"{found[shards] * WIDTH**2 / 1e6:.1f} million" for shards in (False, True)]
+    cells += [f"{ratio:.2f}", f"{arithmetic:.2f}", median_of(times), f"{sent:.2f}"]
+    table.rows.append((kind.title, f"{search.base / MIB:.0f}", *cells))
+    table.numbers += [
+        Number(
+            quantity=f"largest model in parts / without, memories 24 : 12 : 8: {kind.title}",
+            goal=f">= {kind.goal:g}",
+            found=f"{ratio:.2f}",
+            is_reached=ratio >= kind.goal,
+        ),
+        Number(
+            quantity=f"step time in parts / without: {kind.title}",
+            goal=f"<= {MOST_TIME:.2f}",
+            found=median_of(times),
+            is_reached=median(times) <= MOST_TIME,
+        ),
+        Number(
+            quantity=f"bytes on the wire in parts / without: {kind.title}",
+            goal=f"<= {MOST_BYTES:g}",
+            found=f"{sent:.2f}",
+            is_reached=sent <= MOST_BYTES,
+        ),
+    ]
+
+
+class Search:
+    """Tries sizes of models in groups whose limits it sets.
+
+    Args:
+        groups: Of the workers.
+        kind: How numbers are kept.
+        table: Keeps what was tried.
+        say: For progress.
+
+    Attributes:
+        kind: As above.
+        base: Bytes of a worker with almost no model.
+        rooms: Bytes beside these, of each worker.
+    """
+
+    def __init__(self, groups: WorkerGroups, kind: Numbers, table: Table, say: Say) -> None:
+        self.kind = kind
+        self._groups = groups
+        self._table = table
+        self._say = say
+        groups.limit_memory([-1] * len(RATIO))
+        tiny = DeepJob(width=WIDTH, depth=1, num_steps=NUM_STEPS, dtype=kind.dtype)
+        self.base = max(each.own_bytes for each in trained(groups, tiny))
+        self.rooms = [part * UNIT_BYTES for part in RATIO]
+        say(f"{kind.title}: {self.base / MIB:.0f} MiB with almost no model")
+
+    def largest(self, *, shards: bool) -> int:
+        """Layers of the largest model.
+
+        Args:
+            shards: Whether the optimizer's state lies in parts.
+        """
+        self._groups.limit_memory([self.base + room for room in self.rooms])
+        bound = (self.kind.largest_in_parts if shards else self.kind.largest)(self.rooms)
+        try:
+            return largest(lambda depth: self._fits(depth, shards), round(0.95 * bound / WIDTH**2))
+        finally:
+            self._groups.limit_memory([-1] * len(RATIO))
+
+    def _fits(self, depth: int, shards: bool) -> bool:
+        job = DeepJob(
+            width=WIDTH, depth=depth, num_steps=NUM_STEPS, dtype=self.kind.dtype, shards=shards
+        )
+        outcome = run(self._groups, job)
+        peaks = ", ".join(f"{each / MIB:.0f}" for each in outcome.peaks)
+        how = "in parts" if shards else "without parts"
+        self._say(f"{self.kind.title}, {how}, {depth} layers: {outcome.words}, at most {peaks} MiB")
+        self._table.raw.append(
+            {
+                "numbers": self.kind.title,
+                "shards": shards,
+                "depth": depth,
+                "outcome": outcome.words,
+                "base_bytes": self.base,
+                "peak_bytes": outcome.peaks,
+            }
+        )
+        return outcome.words == "trained"
+
+
+def largest(fits: Callable[[int], bool], guess: int) -> int:
+    """The largest number that fits, to `PRECISION` or to 1.
+
+    Args:
+        fits: Whether one does; all that are smaller do then.
+        guess: Where to begin, >= 1.
+
+    Raises:
+        JobError: Not even 1 does.
+    """
+    low = high = 0
+    number = max(1, guess)
+    while not (low and high and high - low <= max(1, PRECISION * low)):
+        if fits(number):
+            low = number
+        else:
+            high = number
+        if high == 1:
+            raise JobError("not even the smallest model can be trained")
+        if not high:
+            number = max(low + 1, round(1.08 * low))
+        elif not low:
+            number = min(high - 1, max(1, round(0.92 * high)))
+        else:
+            number = (low + high) // 2
+    return low
+
+
+def _compared(
+    groups: WorkerGroups, kind: Numbers, depth: int, effort: Effort, say: Say
+) -> tuple[list[float], float]:
+    """Step time of each turn, and bytes sent, in parts / without."""
+    times, sent = [], []
+    for turn in range(max(3, effort.repeats)):
+        seconds: dict[bool, float] = {}
+        num_bytes: dict[bool, float] = {}
+        for shards in (False, True) if turn % 2 == 0 else (True, False):
+            job = DeepJob(
+                width=WIDTH, depth=depth, num_steps=TIMED_STEPS, dtype=kind.dtype, shards=shards
+            )
+            results = trained(groups, job)
+            seconds[shards] = step_seconds(results[0])
+            num_bytes[shards] = sum(each.sent_bytes for each in results)
+        times.append(seconds[True] / seconds[False])
+        sent.append(num_bytes[True] / num_bytes[False])
+        say(f"{kind.title}, {depth} layers: {seconds[True]:.3f} s / {seconds[False]:.3f} s a step")
+    return times, median(sent)
