@@ -9,15 +9,16 @@ from hetero_hvd.core.shards.cut import Span
 from hetero_hvd.core.shards.rooms import ROOM_RATIO, StateRoom
 from hetero_hvd.worker.micro_batch.sizing import PassMemory
 from hetero_hvd.worker.shards.members import PartsShort, ShardMember, mebibytes, placed
-from hetero_hvd.worker.shards.slices import Layout, Slices, Whole
+from hetero_hvd.worker.shards.slices import Slices, Whole
 
 
 class HeadRoom:
     """Measures it, and decides with that of the others how much of the state each is to hold.
 
     Args:
-        layout: Of the parameters.
+        num_blocks: Of the state.
         block_bytes: Of the state of a block; 0: nothing but the work is divided.
+        step_bytes: What a step takes beside parameters, state and passes.
 
     Attributes:
         num_bytes: Of the whole state.
@@ -28,10 +29,10 @@ class HeadRoom:
         news: What was decided and nobody has said yet, a line each.
     """
 
-    def __init__(self, layout: Layout, block_bytes: float) -> None:
-        self._num_blocks = layout.num_blocks
+    def __init__(self, num_blocks: int, block_bytes: float, step_bytes: float) -> None:
+        self._num_blocks = num_blocks
         self._block_bytes = block_bytes
-        self._gradient_bytes = sum(each.nbytes for each in layout.parameters)
+        self._step_bytes = step_bytes
         self.num_bytes = self._num_blocks * block_bytes
         self.load_bytes = 0.0
         self.passes = PassMemory(0.0, 0.0, None, 1, 0)
@@ -51,7 +52,7 @@ class HeadRoom:
             held: By this worker.
         """
         passes, block_bytes = self.passes, max(1.0, self._block_bytes)
-        least_bytes = passes.idle_bytes + self._gradient_bytes
+        least_bytes = passes.idle_bytes + self._step_bytes
         if fixed_blocks is not None:
             return StateRoom(fixed_blocks, fixed_blocks)
         if passes.line is None:

@@ -55,9 +55,10 @@ from hetero_hvd.worker.shards.slices import (
 
 logger = logging.getLogger(__name__)
 
-PACK_BLOCKS = 2**14
-"""Blocks of parameters that travel in one allgather: 16 MiB in float32. Two are under way at once:
-one is put in its place while the next one comes."""
+PACK_BLOCKS, NUM_PACKS = 2**11, 2
+"""Blocks of parameters that travel in one allgather: 2 MiB in float32; and how many are under way
+at once: one is put in its place while the next one comes. What a worker gives and gets of them is
+what an update takes beside the state, on the smallest worker too."""
 
 MOVE_BLOCKS = 2**13
 """Blocks of which the state moves between two steps: 16 MiB for Adam in float32."""
@@ -100,7 +101,11 @@ class ShardedOptimizer:
         self._collected: Whole | None = None
         self._collective: Collective | None = None
         self._room_blocks: int | None = None  # None: as it is measured
-        self.head_room = HeadRoom(self._layout, self._block_bytes)
+        self.head_room = HeadRoom(
+            self._layout.num_blocks,
+            self._block_bytes,
+            self._layout.step_bytes(NUM_PACKS * PACK_BLOCKS),
+        )
         self._basis = -1
         self._updates = 0
         self._is_torn = False
@@ -385,7 +390,7 @@ class ShardedOptimizer:
             rows = self._layout.bytes_of(own)
             name = f"shards.parameters.{number}"
             under_way.append((pack, collective.gather_rows_async(rows.view(-1, 1), name)))
-            if len(under_way) > 1:
+            if len(under_way) == NUM_PACKS:
                 self._put(*under_way.popleft(), collective, is_mine=is_mine)
         while under_way:
             self._put(*under_way.popleft(), collective, is_mine=is_mine)

@@ -66,6 +66,23 @@ class Layout:
         """Of the device where the parameters are."""
         return self.parameters[0].device.type
 
+    def step_bytes(self, num_told: int) -> int:
+        """What a step takes of the memory beside parameters and state, at most, without its passes.
+
+        That is the gradients, those of half precision once more as they travel, in float32 (see
+        `Bucket`); and, on the host, the parameters that a worker gives and gets.
+
+        Args:
+            num_told: Blocks of parameters that travel at once.
+        """
+        total = told = 0
+        for each in self.parameters:
+            travels = 4 * each.numel() if each.dtype in (torch.float16, torch.bfloat16) else 0
+            total += each.nbytes + travels
+            if not is_accelerator(each.device):
+                told = max(told, 2 * num_told * BLOCK_ELEMENTS * each.element_size())
+        return total + told
+
     def pieces(self, span: Span) -> Iterator[ShardPiece]:
         """The blocks of a span, parameter by parameter."""
         for number, (start, stop) in enumerate(zip(self._starts, self._starts[1:], strict=False)):

@@ -35,8 +35,8 @@ def pipelines(groups: WorkerGroups, effort: Effort, say: Say) -> Table:
     table = Table(
         title="Layers cut over two unequal processes, beside ours",
         text=f"{depth} layers of {PIPELINE.width} x {PIPELINE.width}, batches of {PIPELINE.batch}, "
-        f"AdamW, one thread each; control groups give the two {SPEEDS[0]} % and {SPEEDS[1]} % of a core. The "
-        "pipelines are those of torch.distributed.pipelining over Gloo, in "
+        f"AdamW, one thread each; control groups give the two {SPEEDS[0]} % and {SPEEDS[1]} % of a "
+        "core. The pipelines are those of torch.distributed.pipelining over Gloo, in "
         f"{NUM_PIECES} micro-batches; cut by speed is the best that one could do who knew it "
         "beforehand. Ours finds the shares by itself. Samples per second, of "
         "the second half of each run.",
