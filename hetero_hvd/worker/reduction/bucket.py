@@ -14,6 +14,13 @@ from torch.nn import Parameter
 from hetero_hvd.worker.comm.horovod import Collective, Handle
 from hetero_hvd.worker.options import Compression
 
+HALVES = torch.float16, torch.bfloat16
+"""Horovod has no bfloat16, and half-precision sums lose bits: both travel as float32."""
+
+NUM_WIDENED = 2
+"""Buckets of half precision that are there in float32 at once, which is twice their size: one that
+travels and the next. All of them would take as much as all gradients in float32."""
+
 
 class BucketSum:
     """One bucket's gradients while they are being summed.
@@ -23,8 +30,10 @@ class BucketSum:
         wire: What travels, and where the sum arrives; the bucket's own buffer, or a copy.
         own: What this worker adds, if that is kept.
         rounding: What rounding has lost in it, and what was owed before; None: that is not kept.
+        widens: Whether the bucket's own buffer travels in float32, and gets the sum back.
 
     Attributes:
+        wire: As above; where it widens, float32 from its start until the sum has arrived.
         handle: Of the reduction, once it was started.
         total: Sum of all elements, float32; None: its sum is not known to be there.
     """
@@ -35,8 +44,11 @@ class BucketSum:
         wire: torch.Tensor,
         own: torch.Tensor | None,
         rounding: Rounding | None,
+        *,
+        widens: bool = False,
     ) -> None:
-        self._bucket = bucket
+        self.bucket = bucket
+        self.widens = widens
         self.wire = wire
         self.own = own
         self._rounding = rounding
@@ -47,6 +59,22 @@ class BucketSum:
         """Its sum is there: add up its elements, which takes a pass, while others are under way."""
         if self.total is None:
             self.total = self.wire.sum().float()
+            if self.widens:
+                self.bucket.flat.copy_(self.wire)
+                self.wire = self.bucket.flat
+
+    def start(self, collective: Collective, tag_index: int) -> None:
+        """Start the reduction, if that has not happened."""
+        if self.handle is None:
+            if self.widens:
+                self.wire = self.bucket.flat.float()
+            name = f"gradients.{self.bucket.index}.{tag_index}"
+            self.handle = collective.sum_async(self.wire, name)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether there is a copy of it in float32 just now."""
+        return self.widens and self.wire is not self.bucket.flat
 
     def write_back(self, factor: float) -> None:
         """Leave the sum, times `factor`, in the parameters' `grad`."""
@@ -58,7 +86,7 @@ class BucketSum:
             self._show(self.own, factor)
 
     def _show(self, values: torch.Tensor, factor: float) -> None:
-        bucket = self._bucket
+        bucket = self.bucket
         if values is not bucket.flat:
             bucket.flat.copy_(values)
         used = bucket.used.tolist()
@@ -70,7 +98,7 @@ class BucketSum:
     def settle(self, factor: float | None) -> None:
         """It was applied, times `factor`; or not at all: None."""
         if self._rounding is not None:
-            self._bucket.owe(self._rounding.owed(factor))
+            self.bucket.owe(self._rounding.owed(factor))
             self._rounding = None
 
 
@@ -143,6 +171,11 @@ class Bucket:
         for parameter in self.parameters:
             parameter.grad = None
 
+    @property
+    def widens(self) -> bool:
+        """Whether it travels as float32, in twice its size."""
+        return self._compression == "none" and self.flat.dtype in HALVES
+
     def owe(self, more: torch.Tensor | None) -> None:
         """Make up for this in the next reduction."""
         if more is not None:
@@ -161,19 +194,15 @@ class Bucket:
     def seal(self, *, copies: bool, factor: float) -> None:
         """Make ready what travels, which is final from now on; see `Reducer`."""
         own = self.flat.clone() if copies else None
-        wire, rounding = self._on_the_wire(copies=copies, factor=factor)
-        self.sum = BucketSum(self, wire, own, rounding)
-
-    def start(self, collective: Collective, tag_index: int) -> None:
-        """Start the reduction of what is sealed."""
-        assert self.sum is not None  # noqa: S101 - it is sealed
-        name = f"gradients.{self.index}.{tag_index}"
-        self.sum.handle = collective.sum_async(self.sum.wire, name)
+        widens = self.widens and not copies
+        wire, rounding = (
+            (self.flat, None) if widens else self._on_the_wire(copies=copies, factor=factor)
+        )
+        self.sum = BucketSum(self, wire, own, rounding, widens=widens)
 
     def _on_the_wire(self, *, copies: bool, factor: float) -> tuple[torch.Tensor, Rounding | None]:
         if self._compression == "none":
-            # Horovod has no bfloat16, and half-precision sums lose bits: both travel as float32.
-            if self.flat.dtype in (torch.float16, torch.bfloat16):
+            if self.widens:
                 return self.flat.float(), None
             return self.flat.clone() if copies else self.flat, None
         if self._compression == "fp16":
@@ -193,15 +222,35 @@ class Gradients:
     Args:
         sums: Of each bucket.
         own_are_finite: Whether this worker's own hold no infinity and no NaN; None: not looked at.
+        start: Starts the reduction of one, if that has not happened.
     """
 
-    def __init__(self, sums: list[BucketSum], own_are_finite: bool | None) -> None:
+    def __init__(
+        self,
+        sums: list[BucketSum],
+        own_are_finite: bool | None,
+        start: Callable[[BucketSum], None],
+    ) -> None:
         self._sums = sums
+        self._start = start
         self.own_are_finite = own_are_finite
 
     def operations(self) -> Iterator[tuple[Handle, Callable[[], None]]]:
-        """The reductions, and for each of them what to call as soon as it is complete."""
-        return ((each.handle, each.arrived) for each in self._sums)
+        """The reductions, and for each of them what to call as soon as it is complete.
+
+        Wait for one before you ask for the next: some are started only then, which raises
+        Interrupted if the rendezvous broke. All workers wait in the same order, and none for one
+        that it has not started: so none waits for ever.
+        """
+        for number, each in enumerate(self._sums):
+            for other in self._sums[number : number + NUM_WIDENED]:
+                self._start(other)
+            yield each.handle, each.arrived
+
+    def is_done(self, collective: Collective) -> bool:
+        """Whether none is under way or still to be started."""
+        handles = [each.handle for each in self._sums]
+        return all(handle is not None and collective.is_done(handle) for handle in handles)
 
     def are_finite(self) -> bool:
         """Whether the reduced gradients hold no infinity and no NaN; the same on all workers."""

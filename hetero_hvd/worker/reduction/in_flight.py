@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from hetero_hvd.worker.comm.horovod import Collective, Handle
+from hetero_hvd.worker.comm.horovod import Collective, Handle, Interrupted
 from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.reduction.bucket import Gradients
 from hetero_hvd.worker.reduction.buffer_average import BufferSum
@@ -58,18 +58,28 @@ class InFlightStep:
     own_loss_is_finite: bool
     loss_scale: float
     check: Callable[[Collective, Sequence[float]], None]
-    _waiting: list[tuple[Handle, Arrived]] = field(init=False)
+    _waiting: Iterator[tuple[Handle, Arrived]] = field(init=False)
+    _next: tuple[Handle, Arrived] | None = field(init=False)
+    _fault: Interrupted | None = field(init=False, default=None)
     _is_checked: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Collect the handles; the totals come first, as they tell whether the rest fits."""
-        self._waiting = [(self.totals_handle, None), *self.gradients.operations()]
+        """The totals come first, as they tell whether the rest fits."""
+        self._next = (self.totals_handle, None)
+        self._waiting = self._others()
+
+    def _others(self) -> Iterator[tuple[Handle, Arrived]]:
+        yield from self.gradients.operations()
         if self.buffers is not None:
-            self._waiting.append((self.buffers.handle, None))
+            yield self.buffers.handle, None
 
     def is_done(self, collective: Collective) -> bool:
         """Whether `wait` would return, or fail, at once."""
-        return all(collective.is_done(handle) for handle, _ in self._waiting)
+        if self._next is None or self._fault is not None:
+            return True
+        more = [] if self.buffers is None else [self.buffers.handle]
+        are_done = all(collective.is_done(handle) for handle in (self.totals_handle, *more))
+        return are_done and self.gradients.is_done(collective)
 
     def wait(self, collective: Collective) -> None:
         """Block until all is reduced; may be called again.
@@ -78,12 +88,17 @@ class InFlightStep:
             Interrupted: A reduction broke; the gradients are undefined, nothing else was changed.
             JobError: The workers' models differ.
         """
-        while self._waiting:
-            handle, arrived = self._waiting[0]
+        while self._next is not None:
+            if self._fault is not None:
+                raise self._fault
+            handle, arrived = self._next
             collective.wait(handle)
-            del self._waiting[0]
             if not self._is_checked:
                 self._is_checked = True
                 self.check(collective, self.totals.tolist()[-2:])
             if arrived is not None:
                 arrived()
+            try:
+                self._next = next(self._waiting, None)
+            except Interrupted as fault:
+                self._fault = fault

@@ -18,7 +18,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.probes.kernel.throttling import CpuQuota
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.options import DEFAULT_BUCKET_BYTES, Compression
-from hetero_hvd.worker.reduction.bucket import Bucket, Gradients
+from hetero_hvd.worker.reduction.bucket import HALVES, NUM_WIDENED, Bucket, BucketSum, Gradients
 
 FIRST_BUCKET_BYTES = 2**20
 """As in PyTorch's DistributedDataParallel: a small first one lets the reduction begin early in the
@@ -115,6 +115,7 @@ class Reducer:
                 parameter.device,
             )
             limit = self._bucket_bytes if self._buckets else self._first_bucket_bytes
+            limit //= 2 if self._compression == "none" and parameter.dtype in HALVES else 1
             if group and (not alike or group_bytes >= limit):
                 self._add_bucket(group)
                 group, group_bytes = [], 0
@@ -175,12 +176,19 @@ class Reducer:
             Interrupted: The rendezvous broke.
         """
         for bucket in self._sealed:
-            self._start(bucket)
+            if bucket.sum is not None and (not bucket.sum.widens or self._has_room()):
+                self._start(bucket.sum)
         self._sealed = []
         if self._fault is not None:
             raise self._fault
         sums = [bucket.sum for bucket in self._buckets if bucket.sum is not None]
-        return Gradients(sums, self._own_are_finite if self.inspects else None)
+        collective, tag_index = self._collective, self._tag_index
+
+        def start(each: BucketSum) -> None:
+            if collective is not None:
+                each.start(collective, tag_index)
+
+        return Gradients(sums, self._own_are_finite if self.inspects else None, start)
 
     def _add_bucket(self, group: list[Parameter]) -> None:
         bucket = Bucket(len(self._buckets), group, self._compression)
@@ -225,11 +233,28 @@ class Reducer:
         """
         if self._has_quota and _is_small(bucket):
             return False
+        if bucket.widens and not self.copies and not self._has_room():
+            return False
         return any(other.pending for other in reversed(self._buckets))
 
+    def _has_room(self) -> bool:
+        """Whether one more bucket may be there in float32; takes back those that have arrived."""
+        wide = [each.sum for each in self._buckets if each.sum is not None and each.sum.is_wide]
+        if len(wide) < NUM_WIDENED or self._collective is None:
+            return True
+        for each in wide:
+            if self._collective.is_done(each.handle):
+                try:
+                    self._collective.wait(each.handle)
+                except Interrupted as fault:  # not through autograd: `take` raises it
+                    self._fault = fault
+                    return False
+                each.arrived()
+        return any(not each.is_wide for each in wide)
+
     def _launch(self, bucket: Bucket) -> None:
-        if self._seal(bucket):
-            self._start(bucket)
+        if self._seal(bucket) and bucket.sum is not None:
+            self._start(bucket.sum)
 
     def _seal(self, bucket: Bucket) -> bool:
         """Make a bucket ready; False: nothing is submitted any more."""
@@ -241,11 +266,11 @@ class Reducer:
         bucket.seal(copies=self.copies, factor=self.expected_factor)
         return True
 
-    def _start(self, bucket: Bucket) -> None:
+    def _start(self, each: BucketSum) -> None:
         if self._fault is not None or self._collective is None:
             return
         try:
-            bucket.start(self._collective, self._tag_index)
+            each.start(self._collective, self._tag_index)
         except Interrupted as fault:  # not through autograd: `take` raises it
             self._fault = fault
 

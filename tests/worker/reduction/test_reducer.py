@@ -7,6 +7,7 @@ import torch
 from rendezvous import Hub, run_together
 from torch import nn
 
+from hetero_hvd.worker.reduction.bucket import NUM_WIDENED
 from hetero_hvd.worker.reduction.reducer import Reducer
 
 NAMES = ("often", "seldom", "never")
@@ -79,6 +80,41 @@ def test_each_step_has_its_own_gradients_alone(dtype, bucket_bytes, copies):
         else:
             like = torch.full((3, 2), 0.5 * total, dtype=torch.float64).to(dtype)
             assert torch.equal(grad, like), (step, name)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_half_precision_is_there_in_float32_a_few_buckets_at_a_time(overlap):
+    """Whatever order the gradients come in; the sums are those of all at once."""
+    most, order = [], (range(9), (8, 2, 5, 0, 7, 1, 3, 6, 4))
+
+    def work(context):
+        collective = context.collective
+        model = nn.ParameterList(nn.Parameter(torch.ones(4).bfloat16()) for _ in range(9))
+        reducer = Reducer(bucket_bytes=1)
+        reducer.build(model)
+        reducer.overlap = overlap
+        for _ in range(2):
+            reducer.prepare(collective)
+            reducer.last_backward = True
+            for number in order[collective.rank]:
+                (model[number] * float(number + 1)).sum().backward()
+                most.append(
+                    sum(each.sum is not None and each.sum.is_wide for each in reducer._buckets)
+                )
+            reducer.seal()
+            gradients = reducer.take()
+            for handle, arrived in gradients.operations():
+                most.append(sum(each.is_wide for each in gradients._sums))
+                collective.wait(handle)
+                arrived()
+            assert not any(each.is_wide for each in gradients._sums)
+            assert gradients.are_finite()
+            gradients.write_back(0.5)
+            found = [parameter.grad.float().tolist() for parameter in model]
+            assert found == [[number + 1.0] * 4 for number in range(9)]
+
+    run_together(Hub(2), work)
+    assert NUM_WIDENED <= max(most) <= NUM_WIDENED + 1 + overlap
 
 
 def test_an_infinite_gradient_spoils_its_own_step_only():
