@@ -60,7 +60,7 @@ def joined(parts: Iterable[dict[str, Any]]) -> dict[int, State]:
         if len(versions) > 1:
             raise PartsMissing("they are of several versions")
         for number, shape, (start, stop), state in part["pieces"]:
-            into = states.setdefault(number, {})
+            into = states.setdefault(number, {}) if state else {}
             for name, value in state.items():
                 if name not in part["names"]:
                     into[name] = value
