@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.micro_batch.sizing import PassMemory
+from hetero_hvd.worker.options import DEFAULT_BUCKET_BYTES
 from hetero_hvd.worker.shards.members import HeldShards, ShardMember, newest_version
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 from hetero_hvd.worker.shards.slices import bytes_on
@@ -22,8 +23,10 @@ class OptionalShards(ShardedOptimizer):
     trains with it.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__(optimizer)
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, bucket_bytes: int = DEFAULT_BUCKET_BYTES
+    ) -> None:
+        super().__init__(optimizer, bucket_bytes)
         self.is_cut = None
 
     def state_dict(self) -> dict[str, Any]:

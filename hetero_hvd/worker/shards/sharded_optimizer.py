@@ -32,6 +32,7 @@ from hetero_hvd.core.shards.cut import (
 )
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.micro_batch.sizing import PassMemory
+from hetero_hvd.worker.options import DEFAULT_BUCKET_BYTES
 from hetero_hvd.worker.shards.checkpoint_wishes import CheckpointWishes
 from hetero_hvd.worker.shards.element_wise import BLOCK_ELEMENTS, prove_element_wise
 from hetero_hvd.worker.shards.head_room import HeadRoom
@@ -57,8 +58,7 @@ logger = logging.getLogger(__name__)
 
 PACK_BLOCKS, NUM_PACKS = 2**11, 2
 """Blocks of parameters that travel in one allgather: 2 MiB in float32; and how many are under way
-at once: one is put in its place while the next one comes. What a worker gives and gets of them is
-what an update takes beside the state, on the smallest worker too."""
+at once: one is put in its place while the next one comes. An update takes them beside the state."""
 
 MOVE_BLOCKS = 2**13
 """Blocks of which the state moves between two steps: 16 MiB for Adam in float32."""
@@ -72,6 +72,7 @@ class ShardedOptimizer:
 
     Args:
         optimizer: The script's.
+        bucket_bytes: In which gradients travel.
 
     Attributes:
         is_cut: Whether it lies in parts; None: the workers have not met yet.
@@ -84,7 +85,9 @@ class ShardedOptimizer:
         UserError: Its state cannot be cut.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, bucket_bytes: int = DEFAULT_BUCKET_BYTES
+    ) -> None:
         self.is_cut: bool | None = True
         num_bytes, self._names = prove_element_wise(optimizer)
         self._block_bytes = BLOCK_ELEMENTS * num_bytes
@@ -96,15 +99,14 @@ class ShardedOptimizer:
         self._target: list[Shard] = []
         self._held: dict[int, list[Span]] = {}
         self._moves: deque[Move] = deque()
-        self._num_moved = 0
-        self._num_exchanges = 0
+        self._num_moved = self._num_exchanges = 0
         self._collected: Whole | None = None
         self._collective: Collective | None = None
         self._room_blocks: int | None = None  # None: as it is measured
         self.head_room = HeadRoom(
             self._layout.num_blocks,
             self._block_bytes,
-            self._layout.step_bytes(NUM_PACKS * PACK_BLOCKS),
+            self._layout.step_bytes(NUM_PACKS * PACK_BLOCKS, bucket_bytes),
         )
         self._basis = -1
         self._updates = 0
@@ -218,8 +220,7 @@ class ShardedOptimizer:
         self._moves = deque(
             piece for move in moves(self._target, held) for piece in in_pieces(move, MOVE_BLOCKS)
         )
-        self._num_moved = 0
-        self._num_exchanges = 0
+        self._num_moved = self._num_exchanges = 0
         if loads is None:
             self._parts = self._target
             return

@@ -29,6 +29,8 @@ from hetero_hvd.worker.shards.whole_state import part_of
 
 LENGTH_BYTES = 8
 
+HALVES = torch.float16, torch.bfloat16
+
 
 class ShardPiece(NamedTuple):
     """Blocks of one parameter.
@@ -66,22 +68,21 @@ class Layout:
         """Of the device where the parameters are."""
         return self.parameters[0].device.type
 
-    def step_bytes(self, num_told: int) -> int:
-        """What a step takes of the memory beside parameters and state, at most, without its passes.
+    def step_bytes(self, num_told: int, bucket_bytes: int) -> int:
+        """What a step takes of the memory beside parameters and state, without its passes.
 
-        That is the gradients, those of half precision once more as they travel, in float32 (see
-        `Bucket`); and, on the host, the parameters that a worker gives and gets.
+        That is the gradients; of those of half precision two buckets in float32, as they travel
+        (see `Bucket`); and, on the host, the parameters that a worker gives and gets.
 
         Args:
             num_told: Blocks of parameters that travel at once.
+            bucket_bytes: Of gradients that travel.
         """
-        total = told = 0
-        for each in self.parameters:
-            travels = 4 * each.numel() if each.dtype in (torch.float16, torch.bfloat16) else 0
-            total += each.nbytes + travels
-            if not is_accelerator(each.device):
-                told = max(told, 2 * num_told * BLOCK_ELEMENTS * each.element_size())
-        return total + told
+        halves = [4 * each.numel() for each in self.parameters if each.dtype in HALVES]
+        widened = min(sum(halves), 2 * (bucket_bytes + max(halves, default=0)))
+        on_host = [each for each in self.parameters if not is_accelerator(each.device)]
+        told = 2 * num_told * BLOCK_ELEMENTS * max((e.element_size() for e in on_host), default=0)
+        return sum(each.nbytes for each in self.parameters) + widened + told
 
     def pieces(self, span: Span) -> Iterator[ShardPiece]:
         """The blocks of a span, parameter by parameter."""

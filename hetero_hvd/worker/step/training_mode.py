@@ -62,7 +62,7 @@ class Script(NamedTuple):
         if not wanted:
             return self
         kind = OptionalShards if wanted == "auto" else ShardedOptimizer
-        return self._replace(shards=kind(self.optimizer))
+        return self._replace(shards=kind(self.optimizer, self.options.bucket_bytes))
 
     def passes(self) -> Passes:
         """The model's passes on this worker's device, in micro-batches as the options say."""

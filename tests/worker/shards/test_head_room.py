@@ -34,7 +34,7 @@ NOTHING = Whole(LAYOUT, frozenset())
 
 def head_room():
     """Of a worker that holds nothing yet."""
-    return HeadRoom(LAYOUT, STATE_BYTES)
+    return HeadRoom(LAYOUT.num_blocks, STATE_BYTES, PARAMETER.nbytes)
 
 
 def test_before_anything_is_measured_a_rest_is_left_for_the_passes():
