@@ -34,7 +34,8 @@ class BucketSum:
 
     Attributes:
         wire: As above; where it widens, float32 from its start until the sum has arrived.
-        handle: Of the reduction, once it was started.
+        handle: Of the reduction, once it was started; of one that widens, until the sum has
+            arrived, as it holds the copy, too.
         total: Sum of all elements, float32; None: its sum is not known to be there.
     """
 
@@ -62,10 +63,11 @@ class BucketSum:
             if self.widens:
                 self.bucket.flat.copy_(self.wire)
                 self.wire = self.bucket.flat
+                self.handle = None
 
     def start(self, collective: Collective, tag_index: int) -> None:
         """Start the reduction, if that has not happened."""
-        if self.handle is None:
+        if self.handle is None and self.total is None:
             if self.widens:
                 self.wire = self.bucket.flat.float()
             name = f"gradients.{self.bucket.index}.{tag_index}"
@@ -245,11 +247,12 @@ class Gradients:
         for number, each in enumerate(self._sums):
             for other in self._sums[number : number + NUM_WIDENED]:
                 self._start(other)
-            yield each.handle, each.arrived
+            if each.total is None:
+                yield each.handle, each.arrived
 
     def is_done(self, collective: Collective) -> bool:
         """Whether none is under way or still to be started."""
-        handles = [each.handle for each in self._sums]
+        handles = [each.handle for each in self._sums if each.total is None]
         return all(handle is not None and collective.is_done(handle) for handle in handles)
 
     def are_finite(self) -> bool:

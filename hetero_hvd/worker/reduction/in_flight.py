@@ -21,6 +21,10 @@ Arrived = Callable[[], None] | None
 """Called when a reduction is complete."""
 
 
+BETWEEN: tuple[Handle, Arrived] = (None, None)
+"""One reduction is complete, and the next one is not started."""
+
+
 def in_one_row(numbers: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
     """A tensor of some numbers, in a third of the time that `torch.tensor` takes.
 
@@ -98,6 +102,8 @@ class InFlightStep:
                 self.check(collective, self.totals.tolist()[-2:])
             if arrived is not None:
                 arrived()
+            del handle  # it may hold a copy of the gradients, which is to be gone before the next
+            self._next = BETWEEN
             try:
                 self._next = next(self._waiting, None)
             except Interrupted as fault:

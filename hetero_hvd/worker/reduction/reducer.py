@@ -24,6 +24,10 @@ FIRST_BUCKET_BYTES = 2**20
 """As in PyTorch's DistributedDataParallel: a small first one lets the reduction begin early in the
 backward pass."""
 
+WIDENED_RATIO = 4
+"""Buckets of half precision are closed at this part of the size, so that what travels of them, in
+float32, is half as large: a few of them are there at once beside the gradients themselves."""
+
 EARLY_BYTES = 4 * 2**20
 """Under a CPU quota a smaller bucket waits for those at the end of the step. Each further cycle of
 Horovod takes 0.8 ms of processor time, a third of what a sum of 2 MiB takes; where that is short,
@@ -115,7 +119,7 @@ class Reducer:
                 parameter.device,
             )
             limit = self._bucket_bytes if self._buckets else self._first_bucket_bytes
-            limit //= 2 if self._compression == "none" and parameter.dtype in HALVES else 1
+            limit //= WIDENED_RATIO if self._widens(parameter) else 1
             if group and (not alike or group_bytes >= limit):
                 self._add_bucket(group)
                 group, group_bytes = [], 0
@@ -189,6 +193,9 @@ class Reducer:
                 each.start(collective, tag_index)
 
         return Gradients(sums, self._own_are_finite if self.inspects else None, start)
+
+    def _widens(self, parameter: Parameter) -> bool:
+        return self._compression == "none" and parameter.dtype in HALVES
 
     def _add_bucket(self, group: list[Parameter]) -> None:
         bucket = Bucket(len(self._buckets), group, self._compression)

@@ -71,15 +71,16 @@ class Layout:
     def step_bytes(self, num_told: int, bucket_bytes: int) -> int:
         """What a step takes of the memory beside parameters and state, without its passes.
 
-        That is the gradients; of those of half precision two buckets in float32, as they travel
-        (see `Bucket`); and, on the host, the parameters that a worker gives and gets.
+        That is the gradients; of those of half precision three buckets in float32, as they travel
+        (see `Reducer`): two, and what the next is made of; and, on the host, the parameters that a
+        worker gives and gets.
 
         Args:
             num_told: Blocks of parameters that travel at once.
             bucket_bytes: Of gradients that travel.
         """
         halves = [4 * each.numel() for each in self.parameters if each.dtype in HALVES]
-        widened = min(sum(halves), 2 * (bucket_bytes + max(halves, default=0)))
+        widened = min(sum(halves), 3 * (bucket_bytes // 2 + max(halves, default=0)))
         on_host = [each for each in self.parameters if not is_accelerator(each.device)]
         told = 2 * num_told * BLOCK_ELEMENTS * max((e.element_size() for e in on_host), default=0)
         return sum(each.nbytes for each in self.parameters) + widened + told

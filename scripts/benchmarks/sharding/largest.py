@@ -16,7 +16,7 @@ from hetero_hvd.errors import JobError
 RATIO = (24, 12, 8)
 UNIT_BYTES = 32 * 2**20
 WIDTH = 512
-PRECISION = 0.03
+PRECISION = 0.02
 NUM_STEPS = 10
 TIMED_STEPS, TIMED_RATIO = 24, 0.8
 """Steps are timed with a model of this part of the largest that is trained without parts."""
@@ -37,6 +37,7 @@ class Numbers:
         fixed: Bytes of each parameter that every worker has: it, its gradient, and what travels.
         state: Bytes of the optimizer for each parameter.
         goal: Least ratio of the largest models with and without parts.
+        guess: Part of the arithmetic at which a search begins.
     """
 
     title: str
@@ -44,6 +45,7 @@ class Numbers:
     fixed: int
     state: int
     goal: float
+    guess: float
 
     def largest(self, rooms: Sequence[float]) -> float:
         """Parameters that fit without parts, by arithmetic."""
@@ -65,9 +67,14 @@ class Numbers:
 
 
 KINDS = (
-    Numbers(title="float32, AdamW", dtype="float32", fixed=8, state=8, goal=1.55),
+    Numbers(title="float32, AdamW", dtype="float32", fixed=8, state=8, goal=1.55, guess=0.95),
     Numbers(
-        title="bfloat16, AdamW with float32 masters", dtype="bfloat16", fixed=4, state=12, goal=1.85
+        title="bfloat16, AdamW with float32 masters",
+        dtype="bfloat16",
+        fixed=4,
+        state=12,
+        goal=1.85,
+        guess=0.84,
     ),
 )
 
@@ -170,7 +177,9 @@ class Search:
         self._groups.limit_memory([self.base + room for room in self.rooms])
         bound = (self.kind.largest_in_parts if shards else self.kind.largest)(self.rooms)
         try:
-            return largest(lambda depth: self._fits(depth, shards), round(0.95 * bound / WIDTH**2))
+            return largest(
+                lambda depth: self._fits(depth, shards), round(self.kind.guess * bound / WIDTH**2)
+            )
         finally:
             self._groups.limit_memory([-1] * len(RATIO))
 
@@ -228,7 +237,7 @@ def _compared(
 ) -> tuple[list[float], float]:
     """Step time of each turn, and bytes sent, in parts / without."""
     times, sent = [], []
-    for turn in range(max(3, effort.repeats)):
+    for turn in range(effort.repeats):
         seconds: dict[bool, float] = {}
         num_bytes: dict[bool, float] = {}
         for shards in (False, True) if turn % 2 == 0 else (True, False):

@@ -12,7 +12,7 @@ from benchmarks.tables import Effort, Say, Table
 
 def sharding(effort: Effort, say: Say) -> Iterator[Table]:
     """State in parts: the largest model in unequal memories, time and bytes; beside a pipeline."""
-    with worker_groups(len(RATIO)) as groups:
-        yield largest_models(groups, effort, say)
     with worker_groups(len(SPEEDS)) as groups:
         yield pipelines(groups, effort, say)
+    with worker_groups(len(RATIO)) as groups:
+        yield largest_models(groups, effort, say)

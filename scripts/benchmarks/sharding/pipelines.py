@@ -27,7 +27,7 @@ def pipelines(groups: WorkerGroups, effort: Effort, say: Say) -> Table:
             )
     groups.limit_speed(SPEEDS)
     speeds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(max(3, effort.repeats)):
+    for turn in range(effort.repeats):
         for name, job in ways.items():
             result = trained(groups, job)[0]
             speeds[name].append(job.batch / step_seconds(result))
