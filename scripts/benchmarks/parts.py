@@ -32,7 +32,9 @@ from benchmarks.fleets.scale import scale
 from benchmarks.fleets.scrape import scrape
 from benchmarks.numbers import Number, simulated, timed
 from benchmarks.peers import PEERS, Cluster, Run, run_peer
-from benchmarks.sharding.part import sharding
+from benchmarks.sharding.largest import sharding
+from benchmarks.sharding.pipelines import pipelining
+from benchmarks.sharding.steps import sharding_steps
 from benchmarks.tables import (
     Effort,
     Say,
@@ -251,6 +253,8 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "links": links,
     "large": large,
     "sharding": sharding,
+    "sharding-steps": sharding_steps,
+    "pipelining": pipelining,
     "reproducible": reproducible,
     "profile": profile,
     "faults": faults,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from benchmarks.numbers import Number
-from benchmarks.sharding.control_groups import WorkerGroups
+from benchmarks.sharding.control_groups import WorkerGroups, worker_groups
 from benchmarks.sharding.jobs import DeepJob
-from benchmarks.sharding.trainings import run, step_seconds, trained
-from benchmarks.tables import Effort, Say, Table, median_of
+from benchmarks.sharding.trainings import run, trained
+from benchmarks.tables import Effort, Say, Table
 from hetero_hvd.errors import JobError
 
 RATIO = (24, 12, 8)
@@ -18,12 +17,6 @@ UNIT_BYTES = 32 * 2**20
 WIDTH = 512
 PRECISION = 0.02
 NUM_STEPS = 10
-TIMED_STEPS, TIMED_RATIO = 24, 0.8
-"""Steps are timed with a model of this part of the largest that is trained without parts."""
-
-MOST_TIME, MOST_BYTES = 1.10, 1.55
-"""In parts / without: the goals."""
-
 MIB = 2**20
 
 
@@ -79,67 +72,40 @@ KINDS = (
 )
 
 
-def largest_models(groups: WorkerGroups, effort: Effort, say: Say) -> Table:
-    """Search, time and count, for each way to keep the numbers."""
+def largest_model(groups: WorkerGroups, kind: Numbers, say: Say) -> Table:
+    """Search with and without parts."""
     table = Table(
-        title="The largest model that three memories hold, with the optimizer's state in parts",
+        title=f"The largest model that three memories hold, with the state in parts: {kind.title}",
         text="Three workers in control groups whose memory is that of a worker with almost no "
         f"model and 24 : 12 : 8 times {UNIT_BYTES // MIB} MiB beside it. The largest model of "
         f"layers of {WIDTH} x {WIDTH} that takes {NUM_STEPS} steps, found by bisection to "
         f"{PRECISION:.0%}. Arithmetic: as if nothing but parameters, gradients and state took "
-        f"memory. Step times and bytes of a model of {TIMED_RATIO:.0%} of the largest without "
-        f"parts, medians of the second half of {TIMED_STEPS} steps, in turns; bytes are those "
-        "given to Horovod, as a ring sends them. What is freed goes back to the system at once "
-        "(MALLOC_MMAP_THRESHOLD_), and Gloo's traffic does not leave the machine.",
-        columns=(
-            "numbers",
-            "MiB without a model",
-            "without parts",
-            "in parts",
-            "ratio",
-            "arithmetic",
-            "step time, in parts / without",
-            "bytes on the wire, in parts / without",
-        ),
+        "memory. What is freed goes back to the system at once (MALLOC_MMAP_THRESHOLD_), and "
+        "Gloo's traffic does not leave the machine.",
+        columns=("MiB without a model", "without parts", "in parts", "ratio", "arithmetic"),
     )
-    for kind in KINDS:
-        search = Search(groups, kind, table, say)
-        found = {shards: search.largest(shards=shards) for shards in (False, True)}
-        depth = max(1, round(TIMED_RATIO * found[False]))
-        _add(table, search, found, *_compared(groups, kind, depth, effort, say))
-    return table
-
-
-def _add(
-    table: Table, search: Search, found: Mapping[bool, int], times: list[float], sent: float
-) -> None:
-    """A row, and what it answers of the numbers to beat."""
-    kind, ratio = search.kind, found[True] / found[False]
+    search = Search(groups, kind, table, say)
+    found = {shards: search.largest(shards=shards) for shards in (False, True)}
+    ratio = found[True] / found[False]
     arithmetic = kind.largest_in_parts(search.rooms) / kind.largest(search.rooms)
-    table.measured[f"step time, in parts / without: {kind.title}"] = times
     cells = [f"{found[shards] * WIDTH**2 / 1e6:.1f} million" for shards in (False, True)]
-    cells += [f"{ratio:.2f}", f"{arithmetic:.2f}", median_of(times), f"{sent:.2f}"]
-    table.rows.append((kind.title, f"{search.base / MIB:.0f}", *cells))
-    table.numbers += [
+    table.rows.append((f"{search.base / MIB:.0f}", *cells, f"{ratio:.2f}", f"{arithmetic:.2f}"))
+    table.numbers.append(
         Number(
             quantity=f"largest model in parts / without, memories 24 : 12 : 8: {kind.title}",
             goal=f">= {kind.goal:g}",
             found=f"{ratio:.2f}",
             is_reached=ratio >= kind.goal,
-        ),
-        Number(
-            quantity=f"step time in parts / without: {kind.title}",
-            goal=f"<= {MOST_TIME:.2f}",
-            found=median_of(times),
-            is_reached=median(times) <= MOST_TIME,
-        ),
-        Number(
-            quantity=f"bytes on the wire in parts / without: {kind.title}",
-            goal=f"<= {MOST_BYTES:g}",
-            found=f"{sent:.2f}",
-            is_reached=sent <= MOST_BYTES,
-        ),
-    ]
+        )
+    )
+    return table
+
+
+def sharding(_: Effort, say: Say) -> Iterator[Table]:
+    """State in parts: the largest model that three unequal memories hold."""
+    with worker_groups(len(RATIO)) as groups:
+        for kind in reversed(KINDS):
+            yield largest_model(groups, kind, say)
 
 
 class Search:
@@ -230,24 +196,3 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
         else:
             number = (low + high) // 2
     return low
-
-
-def _compared(
-    groups: WorkerGroups, kind: Numbers, depth: int, effort: Effort, say: Say
-) -> tuple[list[float], float]:
-    """Step time of each turn, and bytes sent, in parts / without."""
-    times, sent = [], []
-    for turn in range(effort.repeats):
-        seconds: dict[bool, float] = {}
-        num_bytes: dict[bool, float] = {}
-        for shards in (False, True) if turn % 2 == 0 else (True, False):
-            job = DeepJob(
-                width=WIDTH, depth=depth, num_steps=TIMED_STEPS, dtype=kind.dtype, shards=shards
-            )
-            results = trained(groups, job)
-            seconds[shards] = step_seconds(results[0])
-            num_bytes[shards] = sum(each.sent_bytes for each in results)
-        times.append(seconds[True] / seconds[False])
-        sent.append(num_bytes[True] / num_bytes[False])
-        say(f"{kind.title}, {depth} layers: {seconds[True]:.3f} s / {seconds[False]:.3f} s a step")
-    return times, median(sent)

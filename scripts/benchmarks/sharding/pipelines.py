@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
-from benchmarks.sharding.control_groups import WorkerGroups
+from benchmarks.sharding.control_groups import WorkerGroups, worker_groups
 from benchmarks.sharding.jobs import DeepJob
 from benchmarks.sharding.trainings import step_seconds, trained
 from benchmarks.tables import Effort, Say, Table, median_of
@@ -16,15 +18,20 @@ PIPELINE = DeepJob(width=512, depth=12, num_steps=24, batch=240, balances=True)
 NUM_PIECES = 8
 
 
-def pipelines(groups: WorkerGroups, effort: Effort, say: Say) -> Table:
-    """The same model, its layers cut over two unequal processes, beside ours."""
+def pipelining(effort: Effort, say: Say) -> Iterator[Table]:
+    """Layers cut over two unequal processes by torch.distributed.pipelining, beside ours."""
+    with worker_groups(len(SPEEDS)) as groups:
+        yield _compared(groups, effort, say)
+
+
+def _compared(groups: WorkerGroups, effort: Effort, say: Say) -> Table:
     depth, fastest = PIPELINE.depth, SPEEDS[0] / sum(SPEEDS)
     ways: dict[str, DeepJob] = {"ours": PIPELINE, "ours, state in parts": _with(shards=True)}
-    for schedule in ("GPipe", "1F1B"):
-        for words, cut in (("by speed", round(depth * fastest)), ("in halves", depth // 2)):
-            ways[f"{schedule}, layers cut {words}"] = _with(
-                schedule=schedule, cut=cut, num_micro_batches=NUM_PIECES
-            )
+    cuts = {"by speed": round(depth * fastest), "in halves": depth // 2}
+    for schedule, words in (("1F1B", "by speed"), ("GPipe", "by speed"), ("1F1B", "in halves")):
+        ways[f"{schedule}, layers cut {words}"] = _with(
+            schedule=schedule, cut=cuts[words], num_micro_batches=NUM_PIECES
+        )
     groups.limit_speed(SPEEDS)
     speeds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(effort.repeats):
