@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hetero_hvd.exit_codes import EXIT_NOT_KEPT
+
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 SCRIPT = Path(__file__).with_name("endings.py")
@@ -146,3 +148,24 @@ def test_an_exit_code_after_another_worker_has_finished_is_the_jobs(start_job):
     reason = "the training is finished; after that beta:0 exited with code 5"
     assert job.summary()["reason"] == reason
     assert set(results(job)) == {"alpha-0", "beta-0"}
+
+
+KEEPS = {
+    "all epochs": (["finish", ""], LAST),
+    "early": (["break", ""], STEP),
+    "early, and the process lives on": (["thread", ""], STEP),
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("ending", "step"), KEEPS.values(), ids=KEEPS)
+def test_a_last_state_that_is_not_kept_is_no_end_with_0(start_job, tmp_path, ending, step):
+    """Whether the worker tells of it before its last word or after it."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "checkpoints").write_text("in the way")
+    job, code, said = run(start_job, {"alpha": ending}, names=("alpha",))
+    assert code == EXIT_NOT_KEPT, said
+    assert len(re.findall(r"the checkpoint of step \d+ cannot be written: ", said)) == 1
+    missing = rf"its last checkpoint, of step {step}, is missing: .*/out/checkpoints/.*: Not a dir"
+    assert re.search(missing, job.summary()["reason"])
+    assert "Traceback" not in said
