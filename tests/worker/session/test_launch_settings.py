@@ -325,7 +325,6 @@ def test_without_a_driver_the_variables_say_what_is_left_of_the_run(case):
     assert {name: getattr(lead.job, name) for name in job} == job
     assert (lead.record, lead.has_page) == (record, has_page)
     assert (lead.balance.rule, lead.balance.balance) == (lead.job.rule, lead.job.balance)
-    assert lead.tags == dict(tag.split("=") for tag in record.tags)
 
 
 SCRIPT = """
