@@ -206,9 +206,11 @@ class AllWrong:
 
     def of(self, read: Callable[[], _Read], otherwise: _Read) -> _Read:
         """What is read; something else, where that is wrong."""
-        with self.part():
+        try:
             return read()
-        return otherwise
+        except UserError as error:
+            self.take(error)
+            return otherwise
 
     def check(self) -> None:
         """See that nothing was wrong.

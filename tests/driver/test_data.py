@@ -107,6 +107,7 @@ def test_shards_are_read_in_parts_and_each_sample_once(start_job, tmp_path):
     assert once <= read <= once + 8 * 2560  # a step that is taken again is read again
 
 
+@pytest.mark.timeout(900)
 def test_a_stream_in_shards_is_read_in_parts_and_each_sample_once(start_job):
     """By two workers, who read together much less than the stream twice; a connection is lost.
 
@@ -115,8 +116,11 @@ def test_a_stream_in_shards_is_read_in_parts_and_each_sample_once(start_job):
     script = str(Path(__file__).with_name("data_stream.py"))
     names = ["alpha, env: {STREAM: lost}", "beta, env: {STREAM: lost}"]
     names += ["gamma, env: {STREAM: reversed}"]
-    job = start_job(names=names, command=(script, "3"), start_timeout_seconds=60)
-    assert job.wait() == 0, job.output
+    # All three are compared: who is ready first, on a busy machine, may be the one that is refused.
+    # And no share moves: what a worker reads anew follows from the loss alone.
+    patient = {"start_timeout_seconds": 600, "balance": False}
+    job = start_job(names=names, command=(script, "3"), **patient)
+    assert job.wait(600) == 0, job.output
     (line,) = [line for line in job.output if "is refused" in line]
     assert line.startswith("gamma:0 is refused (its data differ from those of alpha:0: ")
     assert "StreamShards(ShardedStream): shard 0 has other contents" in line

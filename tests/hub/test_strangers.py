@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from itertools import cycle
 
 import psutil
@@ -43,9 +44,12 @@ def test_half_open_connections_are_few(tmp_path, addresses):
             process = psutil.Process(hub.process.pid)
             before = process.num_fds(), process.memory_info().rss
             held = await flood(hub)
-            assert (await hub.once("status"))["nodes"] == []
+            assert (await hub.order("status"))["nodes"] == []
             limit = MAX_STRANGERS if len(addresses) > 2 else MAX_STRANGERS_OF_ADDRESS
-            assert process.num_fds() - before[0] <= limit + 1
+            deadline = time.monotonic() + 60
+            while process.num_fds() - before[0] > limit + 1:  # who was cut off is closed just now
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
             grown = process.memory_info().rss - before[1]
             for end in held:
                 end.close()

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.hub.queue.queue_rig import until
+from tests.hub.queue.queue_rig import SLOW, until
 from tests.kit.fault_job import FaultJob, trace_in
 
 LONG = {"epochs": 25, "step_seconds": 0.03}
@@ -32,11 +32,13 @@ def proves(folder, epochs):
     return True
 
 
-def shrunk_at(hub):
-    """When the low job took its first step with one worker."""
-    return next(line[0] for line in trace_in(hub.folder / "low") if line[3] == 1)
+def shrunk_at(hub, since_seconds):
+    """When the low job took its first step with one worker from a time on."""
+    lines = trace_in(hub.folder / "low")
+    return next(line[0] for line in lines if line[0] > since_seconds and line[3] == 1)
 
 
+@pytest.mark.timeout(900)
 def test_a_low_job_shrinks_for_a_high_one_and_grows_back(hub):
     """It is never started again, and no step is lost: its bits are those of a job left alone."""
     same = {"settings": {"reproducible": True}}
@@ -54,9 +56,9 @@ def test_a_low_job_shrinks_for_a_high_one_and_grows_back(hub):
     assert hub.wait_for_end(high) == f"{high} has ended: it is done"
     assert hub.wait_for_end(low) == f"{low} has ended: it is done"
     workers = [line[3] for line in trace_in(hub.folder / "low") if line[0] > submitted_at]
-    shrunk_seconds = shrunk_at(hub) - submitted_at
+    shrunk_seconds = shrunk_at(hub, submitted_at) - submitted_at
     sys.stdout.write(f"shrunk after {shrunk_seconds:.2f} s\n")
-    assert shrunk_seconds < 10  # on a machine that others use, too
+    assert shrunk_seconds < SLOW
     assert {1, 2} == set(workers)
     assert workers[-1] == 2
     assert hub.job(low)["attempt"] == 1
