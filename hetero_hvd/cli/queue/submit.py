@@ -168,7 +168,7 @@ def _checked(arguments: argparse.Namespace) -> Numbers:
         with wrong.part():
             submit_to.check(arguments, numbers)
     else:
-        array, limit = wrong.of(lambda: _array(arguments.array), ([], 0))
+        array, limit = wrong.of(lambda: _array(arguments.array), (list[int](), 0))
         shape = _Shape(
             min_devices=numbers.fewest,
             is_command=arguments.devices is not None,

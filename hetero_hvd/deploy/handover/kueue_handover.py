@@ -68,12 +68,11 @@ def kubernetes_job(
         labels[PRIORITY_LABEL] = job.priority
     most = str(job.max_devices)
     number = wrong.of(lambda: checks.count("--max", most, 1, MAX_AGENTS), 1)
-    command = wrong.of(lambda: checks.command(job.command), ())
-    conditions = [
-        wrong.of(lambda need=need: _condition(job, need), {})
-        for need in job.needs
-        if need.value != CPU
-    ]
+    command = wrong.of(lambda: checks.command(job.command), job.command)
+    conditions: list[Manifest] = []
+    for need in (need for need in job.needs if need.value != CPU):
+        with wrong.part():
+            conditions.append(_condition(job, need))
     wrong.check()
     return KubernetesJob(
         name=job.name,

@@ -54,8 +54,11 @@ def check_together(job: SubmittedShape, settings: Collection[str]) -> None:
         UserError: Something does, or a need is none.
     """
     wrong = AllWrong()
-    needs = [wrong.of(lambda text=text: DeviceNeed.parse(text), None) for text in job.needs]
-    one_node = any(need is None or need.what == "node" for need in needs)
+    needs: list[DeviceNeed] = []
+    for text in job.needs:
+        with wrong.part():
+            needs.append(DeviceNeed.parse(text))
+    one_node = len(needs) < len(job.needs) or any(need.what == "node" for need in needs)
     told = {
         "array: an index is there twice": len({*job.array}) < len(job.array),
         "array_limit: needs an array": bool(job.array_limit and not job.array),
