@@ -173,11 +173,12 @@ ARCHIVE = """
 mount -t tmpfs none "$2" && cp -r "$1" "$2"/run && mount -o remount,ro "$2" || exit 99
 exec "$0" -m hetero_hvd report "$2"/run
 """
+MOUNT_FAILED = 99
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_record_is_read_where_nobody_can_write(tmp_path, is_whole):
-    """Such as an archive; what is not whole there, as its writer was killed, is one line."""
+    """Such as an archive, also where its writer was killed: as where one can write."""
     run, place = tmp_path / "run", tmp_path / "place"
     run.mkdir()
     place.mkdir()
@@ -186,10 +187,9 @@ def test_a_record_is_read_where_nobody_can_write(tmp_path, is_whole):
         (run / f"{FILE}-wal").write_bytes(b"x" * 100)
     command = ["unshare", "-m", "sh", "-c", ARCHIVE, sys.executable, str(run), str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode not in (0, 2):
+    if done.returncode == MOUNT_FAILED:
         pytest.skip("needs root, to mount")
-    assert done.returncode == (0 if is_whole else 2), done.stderr
-    assert done.stderr.count("\n") == (not is_whole)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_the_disk_cannot_take_is_counted(tmp_path):
