@@ -14,7 +14,7 @@ probability is promised; the verdict of each says which it was.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -26,6 +26,7 @@ from hetero_hvd.core.advice.race import MIN_PAIRS, error_of_a_pair
 from hetero_hvd.core.advice.race_verdict import AS_GOOD, verdict_of
 from hetero_hvd.core.advice.trial_visit import TriedSet, Visit, median_of, shown_speed
 from hetero_hvd.core.cost.placement import ShareTime
+from hetero_hvd.core.membership.set_aside import counts_in_full
 from hetero_hvd.core.step_table import StepTable
 from hetero_hvd.messages import PlacementTried, TrialReported, WorkerId, WorkersJoined
 
@@ -36,6 +37,9 @@ MAX_MEASURED = 7
 """Placements that are measured at most, all nodes together among them."""
 
 MAX_ROUNDS = 6
+MAX_ROWS = 500
+"""Exchanges of a worker of which its curve is made; the newest."""
+
 FREE = 1e-12
 """Money or joules per second of what costs nothing, so that it can be divided by."""
 
@@ -92,7 +96,7 @@ class PlacementTrial:
         self._news: list[str] = []
         self._joined = NOBODY
         self._members: frozenset[WorkerId] = frozenset()
-        self._times: dict[WorkerId, list[ShareTime]] = defaultdict(list)
+        self._times: dict[WorkerId, deque[ShareTime]] = defaultdict(lambda: deque(maxlen=MAX_ROWS))
         self._watts: dict[str, list[float]] = defaultdict(list)
         self._prices: Mapping[str, float] = {}
         self._placements: dict[Nodes, TriedSet] = {}
@@ -149,6 +153,7 @@ class PlacementTrial:
             watts: Node to its mean power while `is_measuring`, where it was measured.
         """
         self._step = table.step
+        self._note_times(table)
         if self.is_over or (not self._joined.workers and not is_settled):
             return
         if not self._joined.workers:
@@ -170,6 +175,14 @@ class PlacementTrial:
                 self._watts[node].append(watts[node])
             self._visit = None
             self._go_on(at_seconds)
+
+    def _note_times(self, table: StepTable) -> None:
+        """For the curves: what shares a job begins with tells the most of them."""
+        for worker, row in table.measured.items() if counts_in_full(table) else ():
+            share, busy = row.local_batch_size, row.busy_seconds
+            if share and busy > 0:
+                time = ShareTime(share=share, busy_seconds=busy, num_steps=row.num_steps)
+                self._times[worker].append(time)
 
     def close(self) -> None:
         """The job ends."""
@@ -243,12 +256,6 @@ class PlacementTrial:
         placement.num_steps += steps
         if len(self._workers_of(placement.nodes)) > 1 and math.isfinite(exposed):
             placement.exposed_seconds.append(exposed / steps)
-        for each in visit.tables:
-            for worker, row in each.measured.items():
-                share, busy = row.local_batch_size, row.busy_seconds
-                if share and busy > 0:
-                    time = ShareTime(share=share, busy_seconds=busy, num_steps=row.num_steps)
-                    self._times[worker].append(time)
         self._news.append(
             f"trial: {placement}: {median(speeds):.4g} samples/s, round {self._round + 1}, "
             f"{steps} steps"

@@ -17,6 +17,9 @@ from hetero_hvd.core.step_table import StepTables
 from hetero_hvd.messages import StepsTimed, StepTiming, WorkerId, WorkersJoined
 
 BATCH = 120
+NUM_EVEN = 3
+"""Exchanges until a job has its first plan."""
+
 LOAD = 1.5
 """So much longer a step takes beside somebody else's."""
 
@@ -107,6 +110,15 @@ class Cluster:
         sets = [c for size in range(1, len(names) + 1) for c in combinations(names, size)]
         return max(map(self.speed, sets))
 
+    def shares(self, workers):
+        """Even ones until there is a plan."""
+        rates = {worker: 1 / self.curves[worker].seconds_per_sample for worker in workers}
+        shares = [round(BATCH * rates[worker] / sum(rates.values())) for worker in workers]
+        if self.num_tables < NUM_EVEN:
+            shares = [BATCH // len(workers)] * len(workers)
+        shares[0] += BATCH - sum(shares)
+        return shares
+
     def exchange(self):
         """Ten steps."""
         workers = list(self.joined.workers)
@@ -115,9 +127,10 @@ class Cluster:
         if sum("samples/s, round" in line for line in self.said) == self.loaded:
             slower *= LOAD
             self.num_loaded += 1
-        rates = {worker: 1 / self.curves[worker].seconds_per_sample for worker in workers}
-        shares = [round(BATCH * rates[worker] / sum(rates.values())) for worker in workers]
-        shares[0] += BATCH - sum(shares)
+        shares = self.shares(workers)
+        if self.num_tables < NUM_EVEN:
+            pairs = zip(workers, shares, strict=True)
+            seconds = max(self.curves[worker].step_seconds(share) for worker, share in pairs) + link
         rows = tuple(
             StepTiming(
                 num_steps=10,

@@ -11,7 +11,16 @@ from hetero_hvd.core.advice import thresholds
 from hetero_hvd.core.advice.thresholds import THRESHOLDS, table
 from tests.kit.checkout import CHECKOUT
 
-NO_BOUNDS = {"GIB", "HOUR", "FREE", "MAX_NAMED", "MAX_CHANGES", "NORMAL_MAD", "MEDIAN_VARIANCE"}
+NO_BOUNDS = {
+    "GIB",
+    "HOUR",
+    "FREE",
+    "MAX_NAMED",
+    "MAX_CHANGES",
+    "MAX_ROWS",
+    "NORMAL_MAD",
+    "MEDIAN_VARIANCE",
+}
 """Units, constants of mathematics, what is nearly zero, and how much is named in a line."""
 
 
