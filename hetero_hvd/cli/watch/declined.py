@@ -37,20 +37,25 @@ def change(declined: Sequence[str], recalled: Sequence[str]) -> Iterator[str]:
     """Decline some, tell others again; a line of what was done for each.
 
     Raises:
-        UserError: One is no ID.
+        UserError: One is no ID, or there would be too many.
         JobError: The file cannot be written.
     """
     for each in (*declined, *recalled):
         if not _is_id(each):
             raise UserError(f"{each!r}: is no ID of an advice; `id` stands under each")
     known: set[str] = set()
+    path = _file()
 
     def changed(content: bytes) -> bytes:
         known.update(_ids(content))
-        wanted = sorted((known | set(declined)) - set(recalled))[:MAX_IDS]
+        wanted = sorted((known | set(declined)) - set(recalled))
+        if len(wanted) > MAX_IDS:
+            raise UserError(
+                f"{path}: would hold {len(wanted)} IDs, and may hold {MAX_IDS}: take some back by "
+                "--recall, or delete the file"
+            )
         return "".join(f"{each}\n" for each in wanted).encode()
 
-    path = _file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         change_file(path, changed)

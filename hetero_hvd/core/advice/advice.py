@@ -121,12 +121,13 @@ def ranked(advice: Iterable[Advice], worth: Worth = Worth()) -> tuple[Advice, ..
 
     Args:
         advice: All that was found.
-        worth: What is told of it; of an advice without figures all is.
+        worth: What is told of it; of an advice without figures all is. What may as well lose
+            something of a goal is not told for that goal.
     """
     told = []
     for each in advice:
         gains = [gain for gain in each.gains if worth.goal in (None, gain.goal)]
-        if each.gains and not any(gain.high >= worth.ratio for gain in gains):
+        if each.gains and not any(gain.high >= worth.ratio and gain.low >= 0 for gain in gains):
             continue
         if 0 < each.idle_seconds < worth.seconds:
             continue

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import pvariance
+from statistics import median, pvariance
 
 from hetero_hvd.core.advice.advice import GAIN_ERROR, WORTH_RATIO, Advice, Gain, Goal
 from hetero_hvd.core.advice.race import student
@@ -160,8 +160,10 @@ def sets_of(
             yield from combinations(run.nodes, size)
         return
     speeds = dict.fromkeys(run.nodes, 0.0)
-    for worker, model in models.items():
-        speeds[worker.node] += 1.0 / model.step_seconds(1)
+    for worker, model in models.items():  # at its own shares: an overhead is of one step, not all
+        share = median(row.share for row in run.times[worker])
+        seconds = model.overhead_seconds + model.seconds_per_sample * share
+        speeds[worker.node] += share / seconds
     price = {"speed": dict.fromkeys(run.nodes, 1.0), "money": run.prices, "energy": run.watts}[goal]
     order = sorted(run.nodes, key=lambda node: price[node] / speeds[node])
     for size in range(1, len(order), math.ceil(len(order) / MAX_SETS)):

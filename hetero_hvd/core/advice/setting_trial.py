@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from statistics import fmean
+from statistics import median
 
 from hetero_hvd.core.advice.race import error_of_a_pair, ratio_of
 from hetero_hvd.messages.launch import TriedOptions
@@ -63,7 +63,7 @@ class SettingTrial:
         width = max(map(len, self.options))
         for name in self.options:
             values = self._values[name].values()
-            speed = f"{fmean(values):.4g} samples/s" if values else "not measured"
+            speed = f"{median(values):.4g} samples/s" if values else "not measured"
             yield f"{name:{width}}  {speed}  {self._verdict(name)}".rstrip()
 
     def _is_open(self, name: str) -> bool:

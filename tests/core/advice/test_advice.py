@@ -44,22 +44,25 @@ MAYBE = advice("maybe", Gain(goal="speed", low=0.0, high=0.9))
 CHEAP = advice("cheap", Gain(goal="money", low=0.3, high=0.4), Gain(goal="speed", low=-1, high=-1))
 SMALL = advice("small", Gain(goal="speed", low=0.03, high=0.04))
 TIGHT = advice("tight")
+DEARER = advice(
+    "dearer", Gain(goal="speed", low=0.2, high=0.3), Gain(goal="money", low=-0.1, high=0.2)
+)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, ["tight", "cheap", "sure", "maybe"]),
+        ({}, ["tight", "cheap", "dearer", "sure", "maybe"]),
         ({"goal": "money"}, ["tight", "cheap"]),
-        ({"goal": "speed"}, ["tight", "sure", "maybe"]),
+        ({"goal": "speed"}, ["tight", "dearer", "sure", "maybe"]),
         ({"goal": "energy"}, ["tight"]),
-        ({"ratio": 0.0}, ["tight", "cheap", "sure", "small", "maybe"]),
+        ({"ratio": 0.0}, ["tight", "cheap", "dearer", "sure", "small", "maybe"]),
         ({"ratio": 0.5}, ["tight", "maybe"]),
     ],
 )
 def test_what_is_certain_comes_first(options, told):
     """What is worth less than was asked for is left out."""
-    found = ranked([SMALL, MAYBE, SURE, TIGHT, CHEAP], Worth(**options))
+    found = ranked([SMALL, MAYBE, SURE, TIGHT, DEARER, CHEAP], Worth(**options))
     assert [each.what for each in found] == told
 
 

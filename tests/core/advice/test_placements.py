@@ -9,7 +9,7 @@ from operator import itemgetter
 
 import pytest
 
-from hetero_hvd.core.advice.placements import MeasuredJob, placements
+from hetero_hvd.core.advice.placements import MeasuredJob, placements, sets_of
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.cost.placement import ShareTime, step_seconds
 from hetero_hvd.messages import WorkerId, WorkersJoined
@@ -150,3 +150,19 @@ def test_of_many_nodes_those_sets_are_tried_that_are_told():
     assert (advice.what, advice.command) == ("leave n11 out", "drain n11")
     assert [gain.goal for gain in advice.gains] == ["money", "speed"]
     assert advice.gains[1].low < 0
+
+
+def test_of_many_nodes_those_without_the_slowest_are_looked_at():
+    """By what they do at their shares: an overhead makes a fast node slow for one sample only."""
+    fast = truth([1.0] * 4, overhead=0.01)
+    slow = {
+        WorkerId(f"s{index}", 0): StepTimeModel(
+            overhead_seconds=0.0, seconds_per_sample=BASE_SECONDS / BATCH / 0.05
+        )
+        for index in range(8)
+    }
+    curves = fast | slow
+    run = run_of(curves, noise=0.0)
+    sets = list(sets_of(run, "speed", curves))
+    assert ("n0", "n1", "n2", "n3") in sets
+    assert all(any(node.startswith("n") for node in nodes) for nodes in sets)

@@ -209,3 +209,14 @@ def test_what_a_trial_has_measured_takes_the_place_of_what_curves_say(
     assert ("measured by the trial of earlier" in said) == is_told
     assert ("leave " in said) == is_told
     assert "alpha: 120 samples/s (118.8 to 121.2) over 60 steps in 3 rounds" in said or not is_told
+
+
+def test_one_that_has_no_place_is_not_said_to_be_declined(tmp_path, monkeypatch, capsys):
+    """It is refused in a line, and what was declined before stays so."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(declined, "MAX_IDS", 1)
+    assert main(["advise", "--decline", "idle:b:0"]) == 0
+    assert main(["advise", "--decline", "idle:c:0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "would hold 2 IDs, and may hold 1: take some back by --recall" in line
+    assert declined.ids() == {"idle:b:0"}
