@@ -116,7 +116,7 @@ def prove_element_wise(optimizer: torch.optim.Optimizer) -> ElementState:
     most, names = 0.0, frozenset[str]()
     for number, group in enumerate(optimizer.param_groups):
         try:
-            found = _Probe(optimizer, number).prove()
+            proven = [_Probe(optimizer, number, like).prove() for like in _kinds(group["params"])]
         except _Indivisible as why:
             where = f" (group {number})" if len(optimizer.param_groups) > 1 else ""
             raise UserError(
@@ -124,9 +124,20 @@ def prove_element_wise(optimizer: torch.optim.Optimizer) -> ElementState:
                 "by itself, such as SGD, Adam, AdamW, RMSprop or Adagrad, or train without "
                 "shard_optimizer"
             ) from why
-        most, names = max(most, found.num_bytes), names | found.names
+        for found in proven:
+            most, names = max(most, found.num_bytes), names | found.names
         _check_parameters(group["params"])
     return ElementState(most, names)
+
+
+def _kinds(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """A parameter of each precision on each device; of a shape, if there is one."""
+    found: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+    for each in parameters:
+        kind = each.dtype, each.device
+        if kind not in found or not found[kind].dim():
+            found[kind] = each
+    return list(found.values()) or [torch.zeros(1)]
 
 
 def _check_parameters(parameters: Iterable[torch.Tensor]) -> None:
@@ -148,17 +159,15 @@ class _Probe:
     Args:
         optimizer: The script's.
         number: Of the group.
+        like: A parameter of the group, whose precision and device are tried.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, number: int) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, number: int, like: torch.Tensor) -> None:
         self._optimizer = optimizer
-        self._group = optimizer.param_groups[number]
         self._number = number
-        given = self._group["params"]
-        like = given[0].detach() if given else torch.zeros(1)
         self._generator = torch.Generator().manual_seed(PROBE_SEED)
-        self._like = like
-        self._state = dict(optimizer.state.get(given[0], {})) if given else {}
+        self._like = like.detach()
+        self._state = dict(optimizer.state.get(like, {}))
 
     def prove(self) -> ElementState:
         """What the group has for each element.
@@ -173,14 +182,14 @@ class _Probe:
         twins = self._twin([whole]), self._twin(parts)
         for parameter in (whole, *parts):
             twins[parameter is not whole].state[parameter] = self._begun(parameter)
-        before = _own_facts(twins[0])
+        before = _own_facts(twins[0]), _options(twins[0])
         for _ in range(PROBE_STEPS):
             whole.grad = self._drawn()
             for part, (start, stop) in zip(parts, spans, strict=True):
                 part.grad = whole.grad.reshape(-1)[start:stop].clone()
             for twin in twins:
                 self._step(twin)
-        if _own_facts(twins[0]) != before:
+        if (_own_facts(twins[0]), _options(twins[0])) != before:
             raise _Indivisible("keeps something beside its parameters' states")
         if any(set(twin.state) - {whole, *parts} for twin in twins):
             raise _Indivisible("keeps states that belong to no parameter")
@@ -247,6 +256,11 @@ def _own_facts(optimizer: torch.optim.Optimizer) -> dict[str, str]:
         and isinstance(value, (int, float, torch.Tensor, list, dict))
         and not isinstance(value, bool)
     }
+
+
+def _options(optimizer: torch.optim.Optimizer) -> str:
+    """Of its groups, as text: a step must leave them as a scheduler has set them."""
+    return repr([options_of(group) for group in optimizer.param_groups])
 
 
 def _has_shape(value: object, shape: torch.Size) -> bool:

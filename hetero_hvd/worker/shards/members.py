@@ -48,6 +48,11 @@ class ShardMember(msgspec.Struct, frozen=True):
     is_applying: bool
     held: HeldShards
 
+    @property
+    def is_unmet(self) -> bool:
+        """Whether it has all of a state because it has met nobody yet, after a start or a load."""
+        return self.held.is_whole
+
 
 class PartsLost(TransientError):  # noqa: N818 - control flow
     """All who held some part are gone; says how much that is."""

@@ -30,8 +30,15 @@ from hetero_hvd.core.shards.cut import (
     moves,
     spans_of,
 )
+from hetero_hvd.errors import UserError
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.shards.element_wise import BLOCK_ELEMENTS, prove_element_wise
+from hetero_hvd.worker.shards.exchanges import (
+    hand_gradients,
+    one_of_each,
+    send_pieces,
+    tell_parameters,
+)
 from hetero_hvd.worker.shards.members import (
     HeldShards,
     PartsLost,
@@ -48,15 +55,10 @@ from hetero_hvd.worker.shards.slices import (
     Slices,
     Whole,
     packed,
-    put_bytes,
     unpacked,
 )
 
 logger = logging.getLogger(__name__)
-
-PACK_BLOCKS = 2**14
-"""Blocks of parameters that travel in one allgather: 16 MiB in float32. Two are under way at once:
-one is put in its place while the next one comes."""
 
 MOVE_BLOCKS = 2**13
 """Blocks of which the state moves between two steps: 16 MiB for Adam in float32."""
@@ -92,6 +94,8 @@ class ShardedOptimizer:
         self._layout = Layout(optimizer)
         self._slices = Slices(optimizer, self._layout, self._names)
         self._whole: Whole | None = self._whole_of(optimizer.state_dict())
+        self._is_own_question = False
+        optimizer.register_state_dict_pre_hook(self._check_whole)
         self._parts: list[Shard] = []
         self._target: list[Shard] = []
         self._held: dict[int, list[Span]] = {}
@@ -121,9 +125,29 @@ class ShardedOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """What is equal on all workers; with what was collected, while that is there."""
-        state = {"param_groups": self._optimizer.state_dict()["param_groups"]}
+        state = {"param_groups": self._state_of_script()["param_groups"]}
         collected = self._collected
         return state if collected is None else state | {"state": collected.states}
+
+    def _state_of_script(self) -> dict[str, Any]:
+        self._is_own_question = True
+        try:
+            return self._optimizer.state_dict()
+        finally:
+            self._is_own_question = False
+
+    def _check_whole(self, _: torch.optim.Optimizer) -> None:
+        """A script that would keep or go on with a state without contents is told so.
+
+        Raises:
+            UserError: It lies in parts.
+        """
+        if self._whole is None and not self._is_own_question:
+            raise UserError(
+                "shard_optimizer: the optimizer's state lies in parts on the workers: read it from "
+                "a checkpoint of the job in place of optimizer.state_dict(), and give each further "
+                "trainer an optimizer of its own"
+            )
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take over the options of another worker, or the whole state of a checkpoint."""
@@ -156,6 +180,8 @@ class ShardedOptimizer:
             self._room_blocks = max(0, int(left / max(1.0, self._block_bytes)))
         if self._basis < 0:
             self._basis = applied_steps
+            if any(self._optimizer.state.values()):  # the script has loaded it since
+                self._whole = self._whole_of(self._state_of_script())
         is_whole = self._whole is not None
         spans = [Span(0, self._layout.num_blocks)] if is_whole else self._slices.spans()
         return HeldShards(
@@ -251,18 +277,11 @@ class ShardedOptimizer:
         Raises:
             Interrupted: The rendezvous broke; what has arrived is held.
         """
-        now: dict[int, Move] = {}
-        for move in self._moves:
-            now.setdefault(move.giver, move)
-        rank = collective.rank
-        rows, counts = torch.empty(0, dtype=torch.uint8), [0] * collective.size
-        if rank in now:
-            rows = packed((self._whole or self._slices).give(now[rank].span))
-            counts[now[rank].taker] = len(rows)
+        now = one_of_each(self._moves)
         self._num_exchanges += 1
-        got = collective.exchange(rows, counts, f"shards.move.{self._num_exchanges % 2}")
-        for piece, state in unpacked(got):
-            self._slices.take(piece, state)
+        give = (self._whole or self._slices).give
+        name = f"shards.move.{self._num_exchanges % 2}"
+        send_pieces(collective, now, give, self._slices.take, name)
         for move in now.values():
             self._moves.remove(move)
             self._num_moved += move.span.length
@@ -307,7 +326,7 @@ class ShardedOptimizer:
         # A scheduler asks whether the optimizer has stepped before it does (torch 2, LRScheduler).
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
         try:
-            self._tell(self._collective, self._parts)
+            tell_parameters(self._collective, self._layout, self._parts)
         except Interrupted as fault:
             self.finish_elsewhere(self._collective, fault)
         self._is_torn = False
@@ -334,87 +353,25 @@ class ShardedOptimizer:
         if any(member.applied_steps > first.applied_steps for member in members):
             return False
         basis, updates = first.held.version
-        behind = [rank for rank, m in enumerate(members) if m.held.version == (basis, updates - 1)]
-        holders = holdings(members, (basis, updates))
-        holders |= holdings(members, (basis, updates - 1))
+        # Who comes just now may have begun where the others did: it was in no step of theirs.
+        met = {rank: member for rank, member in enumerate(members) if not member.is_unmet}
+        behind = [rank for rank, m in met.items() if m.held.version == (basis, updates - 1)]
+        holders = holdings(members, (basis, updates)) | holdings(members, (basis, updates - 1))
+        holders = {rank: spans for rank, spans in holders.items() if rank in met}
         num_blocks = self._layout.num_blocks
         if lost(num_blocks, holders):
             return False
         if behind:
-            self._hand_gradients(collective, source, takes=collective.rank in behind)
-        parts = as_held(num_blocks, holders)
-        self._tell(collective, parts, is_mine=collective.rank in waiting)
-        return True
-
-    def _hand_gradients(self, collective: Collective, source: int, *, takes: bool) -> None:
-        """Rank `source`'s gradients, for those whose parts have not had the update."""
-        parameters = self._layout.parameters
-        is_source = collective.rank == source
-        used = torch.tensor([float(is_source and each.grad is not None) for each in parameters])
-        collective.broadcast(used, source, "shards.used")
-        for number, (parameter, flag) in enumerate(zip(parameters, used.tolist(), strict=True)):
-            if not flag:
-                if takes:
-                    parameter.grad = None
-                continue
-            grad = parameter.grad if is_source else torch.empty_like(parameter)
-            assert grad is not None  # noqa: S101 - it is used
-            # A copy: what a broken operation leaves in its tensor is undefined.
-            body = grad.detach().reshape(-1).view(torch.uint8).to("cpu", copy=True)
-            collective.broadcast(body, source, f"shards.gradient.{number}")
+            takes = collective.rank in behind
+            hand_gradients(collective, self._layout.parameters, source, takes=takes)
             if takes:
-                parameter.grad = body.to(parameter.device).view(parameter.dtype).view_as(parameter)
-        if takes:
-            self._advance()
-            for parameter in parameters:
-                parameter.grad = None
-
-    def _tell(
-        self, collective: Collective, parts: Sequence[Shard], *, is_mine: bool = True
-    ) -> None:
-        """Of each part one holder tells all what its parameters are.
-
-        Args:
-            collective: The rendezvous.
-            parts: Who holds what.
-            is_mine: Whether this worker takes it over.
-        """
-        if collective.size == 1:
-            return
-        under_way: deque[tuple[list[tuple[Span, int]], Any]] = deque()
-        for number, pack in enumerate(packs(contributors(parts), PACK_BLOCKS)):
-            own = [span for span, rank in pack if rank == collective.rank]
-            rows = self._bytes_of(own)
-            name = f"shards.parameters.{number}"
-            under_way.append((pack, collective.gather_rows_async(rows.view(-1, 1), name)))
-            if len(under_way) > 1:
-                self._put(*under_way.popleft(), collective, is_mine=is_mine)
-        while under_way:
-            self._put(*under_way.popleft(), collective, is_mine=is_mine)
-
-    def _bytes_of(self, spans: Sequence[Span]) -> torch.Tensor:
-        views = [self._layout.view(p) for span in spans for p in self._layout.pieces(span)]
-        rows = [view.view(torch.uint8).cpu() for view in views if view.numel()]
-        return torch.cat(rows) if rows else torch.empty(0, dtype=torch.uint8)
-
-    def _put(
-        self,
-        pack: Sequence[tuple[Span, int]],
-        handle: Any,  # noqa: ANN401 - see `Collective`
-        collective: Collective,
-        *,
-        is_mine: bool,
-    ) -> None:
-        rows = collective.wait(handle).view(-1)
-        if not is_mine:
-            return
-        at = 0
-        for span, _ in sorted(pack, key=lambda each: each[1]):
-            for piece in self._layout.pieces(span):
-                view = self._layout.view(piece)
-                body = rows[at : at + view.nbytes]
-                at += view.nbytes
-                put_bytes(view, body)
+                self._advance()
+                for parameter in self._layout.parameters:
+                    parameter.grad = None
+        parts = as_held(num_blocks, holders)
+        is_mine = collective.rank in waiting
+        tell_parameters(collective, self._layout, parts, is_mine=is_mine)
+        return True
 
     @contextmanager
     def collected(self, collective: Collective) -> Iterator[None]:

@@ -137,7 +137,7 @@ class Slices:
         """Take over what a scheduler or a script has set.
 
         Raises:
-            UserError: The optimizer has other parameters than at the begin.
+            UserError: The optimizer has other parameters than at the begin, or was given a state.
         """
         groups, own = self._optimizer.param_groups, self._twin.param_groups
         now = [each for group in groups for each in group["params"]]
@@ -145,6 +145,11 @@ class Slices:
             raise UserError(
                 "shard_optimizer: parameters were added to the optimizer, or taken from it, while "
                 "it was trained: give it all of them before the trainer is made"
+            )
+        if any(self._optimizer.state.values()):
+            raise UserError(
+                "shard_optimizer: a state was loaded into the optimizer while it was trained: do "
+                "so before trainer.epochs()"
             )
         for group, twin in zip(groups, own, strict=True):
             twin.update(options_of(group))

@@ -89,6 +89,16 @@ class Counting(torch.optim.SGD):
         super().step()
 
 
+class CountingInGroups(torch.optim.SGD):
+    """It counts its steps where a scheduler sets the learning rate."""
+
+    def step(self):
+        """Count, too."""
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+        super().step()
+
+
 class BySign(torch.optim.Optimizer):
     """A script's own, by elements: Lion."""
 
@@ -111,9 +121,13 @@ class BySign(torch.optim.Optimizer):
     [
         (lambda p: ByNorm(p, lr=0.1), "ByNorm does not update each element by itself"),
         (lambda p: Counting(p, lr=0.1), "Counting keeps something beside its parameters' states"),
+        (
+            lambda p: CountingInGroups(p, lr=0.1),
+            "CountingInGroups keeps something beside its parameters' states",
+        ),
         (BySign, None),
     ],
-    ids=["by norm", "with a count", "by sign"],
+    ids=["by norm", "with a count", "with a count in its groups", "by sign"],
 )
 def test_a_scripts_own_optimizer_is_proven_like_any_other(make, why):
     """What it does decides, not its name."""
@@ -123,6 +137,16 @@ def test_a_scripts_own_optimizer_is_proven_like_any_other(make, why):
     else:
         with pytest.raises(UserError, match=why):
             prove_element_wise(optimizer)
+
+
+def test_each_precision_of_a_group_is_tried():
+    """The room that the state takes is that of the widest."""
+    narrow, wide = (torch.nn.Parameter(torch.randn(4, 5).to(d)) for d in DTYPES[1::-1])
+    single = torch.nn.Parameter(torch.ones((), dtype=narrow.dtype))
+    for group in ([narrow, wide], [wide, narrow], [single, narrow]):
+        most = max(each.element_size() for each in group)
+        assert prove_element_wise(torch.optim.Adam(group)).num_bytes == 2 * most
+        prove_element_wise(torch.optim.Adagrad(group))  # which begins its state with itself
 
 
 def test_hooks_and_views_are_refused_in_one_line():
