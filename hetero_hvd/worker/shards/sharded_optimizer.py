@@ -88,11 +88,11 @@ class ShardedOptimizer:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        num_bytes, self._names = prove_element_wise(optimizer)
+        num_bytes, self._names, is_serial = prove_element_wise(optimizer)
         self._block_bytes = BLOCK_ELEMENTS * num_bytes
         self._optimizer = optimizer
         self._layout = Layout(optimizer)
-        self._slices = Slices(optimizer, self._layout, self._names)
+        self._slices = Slices(optimizer, self._layout, self._names, is_serial=is_serial)
         self._whole: Whole | None = self._whole_of(optimizer.state_dict())
         self._is_own_question = False
         optimizer.register_state_dict_pre_hook(self._check_whole)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -95,11 +96,18 @@ class Slices:
         optimizer: The script's: its class and the options of its groups, as they are in each step.
         layout: Of its parameters.
         names: Of the entries of its state that have a number for each element.
+        is_serial: See `ElementState`.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, layout: Layout, names: frozenset[str]
+        self,
+        optimizer: torch.optim.Optimizer,
+        layout: Layout,
+        names: frozenset[str],
+        *,
+        is_serial: bool = False,
     ) -> None:
+        self._num_threads = 1 if is_serial else None
         self._optimizer = optimizer
         self._names = names
         self._layout = layout
@@ -129,7 +137,8 @@ class Slices:
             own.grad = None
             if grad is not None and parameter.requires_grad:
                 own.grad = grad.reshape(-1)[slice(*self._layout.elements(piece))]
-        self._twin.step()
+        with threads(self._num_threads):
+            self._twin.step()
         for own in self._held.values():
             own.grad = None
 
@@ -287,6 +296,20 @@ def unpacked(payload: torch.Tensor) -> Iterator[tuple[ShardPiece, State]]:
         )
         for number, start, stop, state in plain:
             yield ShardPiece(number, Span(start, stop)), state
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """So many compute an operation of torch's on the CPU meanwhile; None: as many as before."""
+    before = torch.get_num_threads()
+    if number in (None, before):
+        yield
+        return
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def put_bytes(view: torch.Tensor, body: torch.Tensor) -> None:
