@@ -114,6 +114,15 @@ class ShardedOptimizer:
         self.is_collecting = False
 
     @property
+    def wish(self) -> float:
+        """What this worker wants of the others after the step under way, in a number for them."""
+        return float(self.wants_collection())
+
+    def heard(self, wishes: Sequence[float]) -> None:
+        """What the workers want, in rank order."""
+        self.is_collecting = any(wishes)
+
+    @property
     def kind(self) -> type:
         """Whose state a checkpoint of it holds."""
         return type(self._optimizer)
@@ -312,7 +321,7 @@ class ShardedOptimizer:
     def _in_words(self, num_blocks: int) -> str:
         return mebibytes(num_blocks * self._block_bytes)
 
-    def update(self) -> None:
+    def step(self) -> None:
         """One update with the gradients that the parameters have, and of all parameters.
 
         Raises:

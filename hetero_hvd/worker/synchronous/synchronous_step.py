@@ -154,7 +154,9 @@ class SynchronousStep:
         passes.sizing.done()
         self._rounds.finish(collective, clock)
         is_urgent = urgency(part.num_samples, clock.is_immediate)
-        counts = () if self._shards is None else (float(self._shards.wants_collection()),)
+        counts = [0.0] * (collective.size if self._shards is not None else 0)
+        if self._shards is not None:
+            counts[collective.rank] = self._shards.wish
         self._sums.submit(collective, part, is_urgent=is_urgent, counts=counts)
         return part.num_samples
 
@@ -163,7 +165,7 @@ class SynchronousStep:
         totals = self._sums.wait(collective)
         num_samples = self.in_flight[0].part.global_samples
         if self._shards is not None:
-            self._shards.is_collecting = totals.counts[0] > 0
+            self._shards.heard(totals.counts)
         return self._sums.apply(collective, totals, num_samples=num_samples)
 
     def restore(self) -> None:

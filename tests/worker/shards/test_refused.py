@@ -13,10 +13,8 @@ from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 
 REFUSED = {
-    "reproducible": ({"mode": "reproducible"}, "not with mode reproducible"),
     "wait-free": ({"wait_free": True}, "not with mode wait_free"),
     "late gradients": ({"staleness_bound": 2}, "not with staleness_bound=2"),
-    "scaler": ({"scaler": torch.amp.GradScaler("cpu")}, "not with a scaler"),
     "only where it does not fit": ({"shard_optimizer": "auto"}, "must be True or False"),
 }
 
