@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -138,3 +138,43 @@ def one_of_each(moves: Sequence[Move]) -> dict[int, Move]:
     for move in moves:
         now.setdefault(move.giver, move)
     return now
+
+
+def send_all(
+    collective: Collective,
+    moves: Iterable[Move],
+    give: Callable[[Span], list[tuple[ShardPiece, State]]],
+    take: Callable[[ShardPiece, State], None],
+) -> None:
+    """See `send_pieces`: one piece of each giver after the other, until all have been sent."""
+    left, number = list(moves), 0
+    while left:
+        now, number = one_of_each(left), number + 1
+        send_pieces(collective, now, give, take, f"shards.all.{number % 2}")
+        left = [move for move in left if move not in now.values()]
+
+
+def collect(
+    collective: Collective,
+    told: Sequence[Sequence[tuple[Span, int]]],
+    give: Callable[[Span], list[tuple[ShardPiece, State]]],
+    take: Callable[[ShardPiece, State], None],
+) -> None:
+    """Rank 0 gets the whole state, piece by piece; all members call it.
+
+    Args:
+        collective: The rendezvous.
+        told: What goes at once: the blocks of each rank that sends some.
+        give: Asked for copies of what this worker sends.
+        take: Called on rank 0 with each piece.
+
+    Raises:
+        Interrupted: The rendezvous broke.
+    """
+    for number, pack in enumerate(told):
+        mine = [span for span, rank in pack if rank == collective.rank]
+        rows = packed([each for span in mine for each in give(span)])
+        counts = [len(rows), *[0] * (collective.size - 1)]
+        got = collective.exchange(rows, counts, f"shards.collect.{number}")
+        for piece, state in unpacked(got):  # nothing comes but to rank 0
+            take(piece, state)

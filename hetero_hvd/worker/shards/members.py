@@ -77,6 +77,11 @@ def holdings(members: Sequence[ShardMember], version: tuple[int, int]) -> dict[i
     }
 
 
+def rooms_of(members: Sequence[ShardMember], num_blocks: int, block_bytes: float) -> list[int]:
+    """Blocks that each has room for; see `wanted_loads`."""
+    return [member.held.room_blocks if block_bytes else num_blocks for member in members]
+
+
 def wanted_loads(members: Sequence[ShardMember], num_blocks: int, block_bytes: float) -> list[int]:
     """How many blocks each member is to hold.
 
@@ -88,7 +93,7 @@ def wanted_loads(members: Sequence[ShardMember], num_blocks: int, block_bytes: f
     Raises:
         JobError: They have too little room together.
     """
-    rooms = [member.held.room_blocks if block_bytes else num_blocks for member in members]
+    rooms = rooms_of(members, num_blocks, block_bytes)
     copies = min(COPIES, len(members))
     try:
         return loads(num_blocks, rooms, copies)

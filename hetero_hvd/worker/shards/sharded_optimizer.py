@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from hetero_hvd.core.shards.cut import (
+    Holdings,
     Move,
     Shard,
     Span,
@@ -28,14 +29,17 @@ from hetero_hvd.core.shards.cut import (
     cut,
     lost,
     moves,
+    rescues,
     spans_of,
 )
-from hetero_hvd.errors import UserError
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
+from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.shards.element_wise import BLOCK_ELEMENTS, prove_element_wise
 from hetero_hvd.worker.shards.exchanges import (
+    collect,
     hand_gradients,
     one_of_each,
+    send_all,
     send_pieces,
     tell_parameters,
 )
@@ -48,20 +52,23 @@ from hetero_hvd.worker.shards.members import (
     mebibytes,
     newest_version,
     packs,
+    rooms_of,
     wanted_loads,
 )
+from hetero_hvd.worker.shards.script_state import ScriptState
 from hetero_hvd.worker.shards.slices import (
     Layout,
     Slices,
     Whole,
-    packed,
-    unpacked,
 )
 
 logger = logging.getLogger(__name__)
 
 MOVE_BLOCKS = 2**13
 """Blocks of which the state moves between two steps: 16 MiB for Adam in float32."""
+
+COLLECT, LEAVE = 1, 2
+"""What a worker may want."""
 
 ROOM_RATIO = 0.9
 """Of what the memory has left beside model and gradients; the rest is for the passes, whose
@@ -81,7 +88,10 @@ class ShardedOptimizer:
         finish_elsewhere: Called with rendezvous and fault when others are lost in the midst of an
             update: returns once it is complete in another rendezvous, or raises Interrupted.
         wants_collection: Asked in each step: whether this worker is to write a checkpoint after it.
-        is_collecting: Whether a worker is to do so after the step that was reduced last.
+        wants_to_leave: Asked in each step: whether this worker was asked to leave.
+        is_collecting: Whether a worker is to write a checkpoint after the step reduced last.
+        leaving: Ranks that want to leave after that step.
+        may_leave: Whether this worker may, as others have all that it holds.
 
     Raises:
         UserError: Its state cannot be cut.
@@ -94,8 +104,7 @@ class ShardedOptimizer:
         self._layout = Layout(optimizer)
         self._slices = Slices(optimizer, self._layout, self._names, is_serial=is_serial)
         self._whole: Whole | None = self._whole_of(optimizer.state_dict())
-        self._is_own_question = False
-        optimizer.register_state_dict_pre_hook(self._check_whole)
+        self._script = ScriptState(optimizer)
         self._parts: list[Shard] = []
         self._target: list[Shard] = []
         self._held: dict[int, list[Span]] = {}
@@ -105,22 +114,27 @@ class ShardedOptimizer:
         self._collected: Whole | None = None
         self._collective: Collective | None = None
         self._room_blocks: int | None = None
+        self._rooms: list[int] = []
         self._basis = -1
         self._updates = 0
         self._is_torn = False
         self._has_more = False
         self.finish_elsewhere: Callable[[Collective, Interrupted], None] = _raise
         self.wants_collection: Callable[[], bool] = bool
+        self.wants_to_leave: Callable[[], bool] = bool
         self.is_collecting = False
+        self.leaving: set[int] = set()
+        self.may_leave = False
 
     @property
     def wish(self) -> float:
         """What this worker wants of the others after the step under way, in a number for them."""
-        return float(self.wants_collection())
+        return COLLECT * self.wants_collection() + LEAVE * self.wants_to_leave()
 
     def heard(self, wishes: Sequence[float]) -> None:
         """What the workers want, in rank order."""
-        self.is_collecting = any(wishes)
+        self.is_collecting = any(int(wish) & COLLECT for wish in wishes)
+        self.leaving = {rank for rank, wish in enumerate(wishes) if int(wish) & LEAVE}
 
     @property
     def kind(self) -> type:
@@ -134,29 +148,9 @@ class ShardedOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """What is equal on all workers; with what was collected, while that is there."""
-        state = {"param_groups": self._state_of_script()["param_groups"]}
+        state = {"param_groups": self._script.read()["param_groups"]}
         collected = self._collected
         return state if collected is None else state | {"state": collected.states}
-
-    def _state_of_script(self) -> dict[str, Any]:
-        self._is_own_question = True
-        try:
-            return self._optimizer.state_dict()
-        finally:
-            self._is_own_question = False
-
-    def _check_whole(self, _: torch.optim.Optimizer) -> None:
-        """A script that would keep or go on with a state without contents is told so.
-
-        Raises:
-            UserError: It lies in parts.
-        """
-        if self._whole is None and not self._is_own_question:
-            raise UserError(
-                "shard_optimizer: the optimizer's state lies in parts on the workers: read it from "
-                "a checkpoint of the job in place of optimizer.state_dict(), and give each further "
-                "trainer an optimizer of its own"
-            )
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take over the options of another worker, or the whole state of a checkpoint."""
@@ -189,8 +183,8 @@ class ShardedOptimizer:
             self._room_blocks = max(0, int(left / max(1.0, self._block_bytes)))
         if self._basis < 0:
             self._basis = applied_steps
-            if any(self._optimizer.state.values()):  # the script has loaded it since
-                self._whole = self._whole_of(self._state_of_script())
+            if self._script.is_filled:  # it may have been loaded since
+                self._whole = self._whole_of(self._script.read())
         is_whole = self._whole is not None
         spans = [Span(0, self._layout.num_blocks)] if is_whole else self._slices.spans()
         return HeldShards(
@@ -245,15 +239,17 @@ class ShardedOptimizer:
             self._whole = None
             self._optimizer.state.clear()
             self._slices.keep_only([])
+        self._script.is_in_parts = True
         self._basis, self._updates = truth
         self._is_torn = False
         self._has_more = False
         self._held = {n: held.get(n, []) for n in range(len(members))}
-        self._moves = deque(
-            piece for move in moves(self._target, held) for piece in in_pieces(move, MOVE_BLOCKS)
-        )
+        self._moves = self._moves_to(held)
         self._num_moved = 0
         self._num_exchanges = 0
+        self._rooms = rooms_of(members, num_blocks, self._block_bytes)
+        self.leaving = set()
+        self.may_leave = False
         if any(members[n].held.is_whole for n in held):
             while self._moves:
                 self.move_some(collective)
@@ -275,6 +271,13 @@ class ShardedOptimizer:
                 self._in_words(sum(move.span.length for move in self._moves)),
             )
 
+    def _moves_to(self, held: Holdings) -> deque[Move]:
+        wanted = moves(self._target, held)
+        return deque(piece for move in wanted for piece in in_pieces(move, MOVE_BLOCKS))
+
+    def _hold(self, move: Move) -> None:
+        self._held[move.taker] = sorted([*self._held[move.taker], move.span])
+
     @property
     def is_moving(self) -> bool:
         """Whether some part has to get its second holder still, or another one."""
@@ -294,11 +297,37 @@ class ShardedOptimizer:
         for move in now.values():
             self._moves.remove(move)
             self._num_moved += move.span.length
-            self._held[move.taker] = sorted([*self._held[move.taker], move.span])
+            self._hold(move)
         if self._moves:
             self._parts = as_held(self._layout.num_blocks, self._held)
         elif self._whole is None:
             self._moved()
+
+    def last_moves(self) -> list[Move] | None:
+        """What only those have who leave; None: others have no room for it, or nobody stays."""
+        return rescues(self._layout.num_blocks, self._rooms, self._held, self.leaving)
+
+    def hand_over(self, collective: Collective, wanted: Sequence[Move]) -> None:
+        """Before some workers leave others get what only those have; all members call it.
+
+        Raises:
+            Interrupted: The rendezvous broke; what has arrived is held.
+        """
+        sent = [piece for move in wanted for piece in in_pieces(move, MOVE_BLOCKS)]
+        if sent and not collective.rank:
+            logger.warning(
+                "shard_optimizer: %s of the optimizer's state move before %d workers leave",
+                self._in_words(sum(move.span.length for move in sent)),
+                len(self.leaving),
+            )
+        send_all(collective, sent, self._slices.give, self._slices.take)
+        for move in sent:
+            self._hold(move)
+        # All tell that they have got theirs: only then nobody needs those who leave any more.
+        gather_bytes(collective, b"", "shards.handed")
+        self._parts = as_held(self._layout.num_blocks, self._held)
+        self._moves = self._moves_to(self._held)
+        self.may_leave = collective.rank in self.leaving
 
     def _moved(self) -> None:
         """All hold what they should, as far as this worker knows.
@@ -389,22 +418,15 @@ class ShardedOptimizer:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        self._collect(collective)
+        whole = Whole(self._layout, self._names)
+        collect(
+            collective, packs(contributors(self._parts), MOVE_BLOCKS), self._slices.give, whole.put
+        )
+        self._collected = None if collective.rank else whole
         try:
             yield
         finally:
             self._collected = None
-
-    def _collect(self, collective: Collective) -> None:
-        whole = Whole(self._layout, self._names)
-        for number, pack in enumerate(packs(contributors(self._parts), MOVE_BLOCKS)):
-            mine = [span for span, rank in pack if rank == collective.rank]
-            rows = packed([each for span in mine for each in self._slices.give(span)])
-            counts = [len(rows), *[0] * (collective.size - 1)]
-            got = collective.exchange(rows, counts, f"shards.collect.{number}")
-            for piece, state in unpacked(got):  # nothing comes but to rank 0
-                whole.put(piece, state)
-        self._collected = whole if collective.rank == 0 else None
 
     @property
     def is_collected(self) -> bool:

@@ -34,6 +34,7 @@ class Keeping:
         is_leader: Whether this worker has rank 0 at the moment.
         settings: Where, when and how many; None: the job wants none.
         tell: Called, in the thread that writes, for each checkpoint that is whole.
+        wants_to_leave: Whether this worker was asked to leave.
         shards: The optimizer's state in parts, which is whole only where it was collected just now;
             None: each worker has all of it.
 
@@ -51,6 +52,7 @@ class Keeping:
         *,
         settings: CheckpointSettings | None,
         tell: Callable[[CheckpointWritten], None] = lambda _: None,
+        wants_to_leave: Callable[[], bool] = bool,
         shards: ShardedOptimizer | None = None,
     ) -> None:
         if shards is not None and settings is not None and settings.best:
@@ -61,6 +63,7 @@ class Keeping:
         self._shards = shards
         if shards is not None:
             shards.wants_collection = lambda: self.is_due
+            shards.wants_to_leave = wants_to_leave
         self._replica = replica
         self._position = position
         self._order = order
@@ -141,8 +144,18 @@ class Keeping:
         if is_wanted:
             with shards.collected(collective):
                 self.step_done()
-        if shards.is_moving:
+        if shards.leaving:
+            moves = shards.last_moves()
+            if moves is None:  # nobody could go on from what is left
+                self.keep_parts(collective)
+            shards.hand_over(collective, moves or [])
+        elif shards.is_moving:
             shards.move_some(collective)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether this worker may leave alone: others have all that it holds."""
+        return self._shards is None or self._shards.may_leave
 
     def keep_parts(self, collective: Collective) -> None:
         """All are at the end: what `keep` would do, of a state in parts; called by all workers.
