@@ -97,7 +97,7 @@ class Script:
 
     def states(self):
         """(piece, name) to what this worker holds of the optimizer's state."""
-        slices = self.shards._slices
+        slices = self.shards.slices
         return {
             (block, name): value.tolist()
             for span in slices.spans()

@@ -85,6 +85,8 @@ class ShardedOptimizer:
         optimizer: The script's.
 
     Attributes:
+        slices: What this worker holds.
+        parts: Who holds what just now.
         finish_elsewhere: Called with rendezvous and fault when others are lost in the midst of an
             update: returns once it is complete in another rendezvous, or raises Interrupted.
         wants_collection: Asked in each step: whether this worker is to write a checkpoint after it.
@@ -102,10 +104,10 @@ class ShardedOptimizer:
         self._block_bytes = BLOCK_ELEMENTS * num_bytes
         self._optimizer = optimizer
         self._layout = Layout(optimizer)
-        self._slices = Slices(optimizer, self._layout, self._names, is_serial=is_serial)
+        self.slices = Slices(optimizer, self._layout, self._names, is_serial=is_serial)
         self._whole: Whole | None = self._whole_of(optimizer.state_dict())
         self._script = ScriptState(optimizer)
-        self._parts: list[Shard] = []
+        self.parts: list[Shard] = []
         self._target: list[Shard] = []
         self._held: dict[int, list[Span]] = {}
         self._moves: deque[Move] = deque()
@@ -157,7 +159,7 @@ class ShardedOptimizer:
         own = {"state": {}, "param_groups": list(state["param_groups"])}
         self._optimizer.load_state_dict(own)
         if "state" in state:
-            self._slices.keep_only([])
+            self.slices.keep_only([])
             self._basis = -1
             self._updates = 0
             self._is_torn = False
@@ -186,7 +188,7 @@ class ShardedOptimizer:
             if self._script.is_filled:  # it may have been loaded since
                 self._whole = self._whole_of(self._script.read())
         is_whole = self._whole is not None
-        spans = [Span(0, self._layout.num_blocks)] if is_whole else self._slices.spans()
+        spans = [Span(0, self._layout.num_blocks)] if is_whole else self.slices.spans()
         return HeldShards(
             basis=self._basis,
             updates=self._updates,
@@ -238,7 +240,7 @@ class ShardedOptimizer:
         if rank not in held:
             self._whole = None
             self._optimizer.state.clear()
-            self._slices.keep_only([])
+            self.slices.keep_only([])
         self._script.is_in_parts = True
         self._basis, self._updates = truth
         self._is_torn = False
@@ -257,13 +259,13 @@ class ShardedOptimizer:
             whole, self._whole = self._whole, None
             for span in spans_of(self._target, rank):
                 for piece, state in whole.give(span):
-                    self._slices.take(piece, state)
+                    self.slices.take(piece, state)
             self._optimizer.state.clear()
             self._held = {n: spans_of(self._target, n) for n in range(len(members))}
         if not self._moves:
             self._moved()
             return
-        self._parts = as_held(num_blocks, self._held)
+        self.parts = as_held(num_blocks, self._held)
         if not rank:
             logger.warning(
                 "shard_optimizer: %s of the optimizer's state are to move to other workers, between"
@@ -291,15 +293,15 @@ class ShardedOptimizer:
         """
         now = one_of_each(self._moves)
         self._num_exchanges += 1
-        give = (self._whole or self._slices).give
+        give = (self._whole or self.slices).give
         name = f"shards.move.{self._num_exchanges % 2}"
-        send_pieces(collective, now, give, self._slices.take, name)
+        send_pieces(collective, now, give, self.slices.take, name)
         for move in now.values():
             self._moves.remove(move)
             self._num_moved += move.span.length
             self._hold(move)
         if self._moves:
-            self._parts = as_held(self._layout.num_blocks, self._held)
+            self.parts = as_held(self._layout.num_blocks, self._held)
         elif self._whole is None:
             self._moved()
 
@@ -320,12 +322,12 @@ class ShardedOptimizer:
                 self._in_words(sum(move.span.length for move in sent)),
                 len(self.leaving),
             )
-        send_all(collective, sent, self._slices.give, self._slices.take)
+        send_all(collective, sent, self.slices.give, self.slices.take)
         for move in sent:
             self._hold(move)
         # All tell that they have got theirs: only then nobody needs those who leave any more.
         gather_bytes(collective, b"", "shards.handed")
-        self._parts = as_held(self._layout.num_blocks, self._held)
+        self.parts = as_held(self._layout.num_blocks, self._held)
         self._moves = self._moves_to(self._held)
         self.may_leave = collective.rank in self.leaving
 
@@ -336,7 +338,7 @@ class ShardedOptimizer:
         has got what was sent to it. Before, another one may be lost that holds it, too.
         """
         rank = self._collective.rank if self._collective is not None else 0
-        self._parts = self._target
+        self.parts = self._target
         self._held = {n: spans_of(self._target, n) for n in self._held}
         self._has_more = True
         if self._num_moved and not rank:
@@ -359,12 +361,12 @@ class ShardedOptimizer:
         assert self._collective is not None  # noqa: S101 - the workers have met
         if self._has_more:
             self._has_more = False
-            self._slices.keep_only(self._held[self._collective.rank])
+            self.slices.keep_only(self._held[self._collective.rank])
         self._advance()
         # A scheduler asks whether the optimizer has stepped before it does (torch 2, LRScheduler).
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
         try:
-            tell_parameters(self._collective, self._layout, self._parts)
+            tell_parameters(self._collective, self._layout, self.parts)
         except Interrupted as fault:
             self.finish_elsewhere(self._collective, fault)
         self._is_torn = False
@@ -372,7 +374,7 @@ class ShardedOptimizer:
     def _advance(self) -> None:
         """Update what this worker holds."""
         self._is_torn = True
-        self._slices.step()
+        self.slices.step()
         self._updates += 1
 
     def complete(self, collective: Collective, members: Sequence[ShardMember]) -> bool:
@@ -420,7 +422,7 @@ class ShardedOptimizer:
         """
         whole = Whole(self._layout, self._names)
         collect(
-            collective, packs(contributors(self._parts), MOVE_BLOCKS), self._slices.give, whole.put
+            collective, packs(contributors(self.parts), MOVE_BLOCKS), self.slices.give, whole.put
         )
         self._collected = None if collective.rank else whole
         try:

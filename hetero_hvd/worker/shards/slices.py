@@ -189,6 +189,34 @@ class Slices:
                 found.append((wanted, self._part_of(piece, own, wanted)))
         return sorted(found, key=lambda each: each[0])
 
+    def joined(self, span: Span) -> dict[int, State]:
+        """The same, each parameter's in one piece, in however many it is held."""
+        found: dict[int, State] = {}
+        for piece, state in self.give(span):
+            into = found.setdefault(piece.number, {})
+            for name, value in state.items():
+                is_more = name in self._names and name in into
+                into[name] = torch.cat([into[name], value]) if is_more else value
+        return found
+
+    def put(self, piece: ShardPiece, state: State) -> None:
+        """Another holder's state in the place of what is held of these blocks."""
+        start = self._layout.elements(piece).start
+        for held, own in self._held.items():
+            part = _common(held.span, piece.span)
+            if held.number != piece.number or part.length <= 0:
+                continue
+            first = self._layout.elements(held).start
+            begin, end = self._layout.elements(ShardPiece(piece.number, part))
+            kept = self._twin.state[own]
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    is_whole = name not in self._names
+                    mine = kept[name] if is_whole else kept[name][begin - first : end - first]
+                    mine.copy_(value if is_whole else value[begin - start : end - start])
+                else:
+                    kept[name] = value
+
     def keep_only(self, spans: Iterable[Span]) -> None:
         """Let go of what lies beside these."""
         wanted = list(spans)

@@ -67,10 +67,19 @@ class Leaving(Script):
             return self
 
 
-@pytest.mark.parametrize("mode", [{}, {"reproducible": True, "grain": 2}], ids=["sums", "grains"])
+GRAINS = {"reproducible": True, "grain": 2}
+
+
 @pytest.mark.parametrize(
-    "after",
-    [{0: 3}, {0: 3, 2: 3}, {1: 3, 3: 3}, {0: 2, 2: 3}, {0: 3, 1: 3, 2: 3}, {0: 1, 2: 4, 3: 6}],
+    ("after", "mode"),
+    [
+        ({0: 3}, {}),
+        ({0: 3, 2: 3}, {}),
+        ({1: 3, 3: 3}, GRAINS),
+        ({0: 2, 2: 3}, {}),
+        ({0: 3, 1: 3, 2: 3}, {}),
+        ({0: 1, 2: 4, 3: 6}, GRAINS),
+    ],
     ids=str,
 )
 @pytest.mark.usefixtures("_torch_is_put_back")

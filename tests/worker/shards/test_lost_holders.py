@@ -20,7 +20,7 @@ def test_parts_train_as_the_whole_does(undisturbed, num_workers):
     scripts = run_together(Hub(num_workers), lambda context: Script(context).run())
     check(scripts, undisturbed, copies=min(2, num_workers))
     if num_workers > 2:
-        lengths = [sum(s.length for s in script.shards._slices.spans()) for script in scripts]
+        lengths = [sum(s.length for s in script.shards.slices.spans()) for script in scripts]
         wanted = [10, 6, 4] if num_workers == 3 else [9, 5, 3, 3]
         assert max(abs(a - b) for a, b in zip(lengths, wanted, strict=True)) <= 1
 

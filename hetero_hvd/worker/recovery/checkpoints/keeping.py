@@ -38,6 +38,9 @@ class Keeping:
         shards: The optimizer's state in parts, which is whole only where it was collected just now;
             None: each worker has all of it.
 
+    Attributes:
+        shards: As above.
+
     Raises:
         UserError: The best state is wanted of a state in parts.
     """
@@ -60,7 +63,7 @@ class Keeping:
                 "shard_optimizer: not with checkpoint_best: the best state is written by one "
                 "worker, which has a part of it; leave out one of the two"
             )
-        self._shards = shards
+        self.shards = shards
         if shards is not None:
             shards.wants_collection = lambda: self.is_due
             shards.wants_to_leave = wants_to_leave
@@ -126,10 +129,10 @@ class Keeping:
         Args:
             node: The most memory that the user allows.
         """
-        if self._shards is None:
+        if self.shards is None:
             return None
         left_bytes = partial(self._sizing.left_bytes, node)
-        return self._shards.held(self._position.applied_steps, left_bytes)
+        return self.shards.held(self._position.applied_steps, left_bytes)
 
     def tend_parts(self, collective: Collective) -> None:
         """Between two steps: what is due of a state in parts; called by all workers.
@@ -137,7 +140,7 @@ class Keeping:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        shards = self._shards
+        shards = self.shards
         if shards is None:
             return
         is_wanted, shards.is_collecting = shards.is_collecting, False
@@ -155,7 +158,7 @@ class Keeping:
     @property
     def may_leave(self) -> bool:
         """Whether this worker may leave alone: others have all that it holds."""
-        return self._shards is None or self._shards.may_leave
+        return self.shards is None or self.shards.may_leave
 
     def keep_parts(self, collective: Collective) -> None:
         """All are at the end: what `keep` would do, of a state in parts; called by all workers.
@@ -163,12 +166,12 @@ class Keeping:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        if self._shards is None:
+        if self.shards is None:
             return
         is_wanted = torch.tensor([float(self.is_kept)])
         collective.broadcast(is_wanted, 0, "shards.is_kept")
         if is_wanted.item():
-            with self._shards.collected(collective):
+            with self.shards.collected(collective):
                 self.keep()
 
     @property
@@ -186,7 +189,7 @@ class Keeping:
 
     @property
     def _is_whole(self) -> bool:
-        return self._shards is None or self._shards.is_collected
+        return self.shards is None or self.shards.is_collected
 
     def evaluated(self, metrics: Mapping[str, float], *, is_keeper: bool) -> None:
         """Keep the state that has the best result.
