@@ -315,6 +315,7 @@ class ShardedOptimizer:
         Raises:
             Interrupted: The rendezvous broke; what has arrived is held.
         """
+        self._let_go(collective)  # a step that was skipped has not done so
         sent = [piece for move in wanted for piece in in_pieces(move, MOVE_BLOCKS)]
         if sent and not collective.rank:
             logger.warning(
@@ -359,9 +360,7 @@ class ShardedOptimizer:
             Interrupted: The rendezvous broke, and others are further.
         """
         assert self._collective is not None  # noqa: S101 - the workers have met
-        if self._has_more:
-            self._has_more = False
-            self.slices.keep_only(self._held[self._collective.rank])
+        self._let_go(self._collective)
         self._advance()
         # A scheduler asks whether the optimizer has stepped before it does (torch 2, LRScheduler).
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
@@ -370,6 +369,12 @@ class ShardedOptimizer:
         except Interrupted as fault:
             self.finish_elsewhere(self._collective, fault)
         self._is_torn = False
+
+    def _let_go(self, collective: Collective) -> None:
+        """All have been heard of since the moves: what this worker need not hold can go."""
+        if self._has_more:
+            self._has_more = False
+            self.slices.keep_only(self._held[collective.rank])
 
     def _advance(self) -> None:
         """Update what this worker holds."""

@@ -165,6 +165,8 @@ class Slices:
 
     def take(self, piece: ShardPiece, state: State) -> None:
         """Hold one more piece from now on, with its state; tensors become this worker's own."""
+        # What is held twice would be updated twice.
+        assert all(_common(each.span, piece.span).length <= 0 for each in self._held)  # noqa: S101
         own = Parameter(self._layout.view(piece))
         self._held[piece] = own
         number = self._group_of[piece.number]
