@@ -220,16 +220,14 @@ def _check_shards(options: StepOptions, mode: ModeName) -> None:
         UserError: Names it.
     """
     others = {
-        f"mode {mode}": mode != SYNCHRONOUS,
+        f"mode {mode}": mode not in (SYNCHRONOUS, "reproducible"),
         f"staleness_bound={options.staleness_bound}": options.staleness_bound,
-        "a scaler": options.scaler is not None,
     }
     for what, is_there in others.items():
         if is_there:
             raise UserError(
-                f"shard_optimizer: not with {what}: only the synchronous mode without staleness "
-                "and without a scaler is proven; leave out one of the two (bfloat16 needs no "
-                "scaler)"
+                f"shard_optimizer: not with {what}: only the synchronous and the reproducible mode "
+                "without staleness are proven; leave out one of the two"
             )
 
 

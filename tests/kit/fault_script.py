@@ -26,6 +26,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import hetero_hvd
+from hetero_hvd.worker.shards import sharded_optimizer
 
 NEVER_SECONDS = 3600.0
 
@@ -50,6 +51,7 @@ class Script:
         patient_until: Name of a file in the folder; until it is there, steps from `patient_from` on
             take longer in any case. Empty: none.
         ballast: Further parameters that are reduced in each step.
+        move_blocks: Of an optimizer's state in parts, what moves at once; 0: as much as usual.
         faults: Each with `worker`, `step`, `kind` and what the kind needs; each fires once. With
             `linger_seconds` the worker then has so long to do when it leaves.
         options: Further arguments of the trainer.
@@ -67,6 +69,7 @@ class Script:
     patient_from: int = 0
     patient_until: str = ""
     ballast: int = 0
+    move_blocks: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -243,6 +246,7 @@ def main() -> None:
     worker = os.environ["HETERO_HVD_WORKER"]
     faults = Faults(script, worker)
     torch.manual_seed(0)
+    sharded_optimizer.MOVE_BLOCKS = script.move_blocks or sharded_optimizer.MOVE_BLOCKS
     model, optimizer, loader, applied = _make(script, faults)
     faults.fire("start", 0, model)
     if seconds := script.update_seconds.get(worker, 0.0):

@@ -13,6 +13,12 @@ KINDS = {
     "gpt, bfloat16": {"model": "gpt", "autocast": True},
     "gpt, 32-bit sums": {"model": "gpt", "sum_bits": 32},
     "cnn, scaler that overflows": {"model": "cnn", "scaler": True},
+    "cnn, in parts": {"model": "cnn", "shard_optimizer": True},
+    "cnn, in parts, scaler that overflows": {
+        "model": "cnn",
+        "scaler": True,
+        "shard_optimizer": True,
+    },
     "cnn, loader processes": {"model": "cnn", "loaders": 1},
     "gpt, padded and masked by loader processes": {"model": "gpt", "ragged": True, "loaders": 1},
     "cnn, out of memory": {"model": "cnn", "oom": True},
@@ -42,10 +48,10 @@ def results(pytestconfig, tmp_path_factory, start_workers):
     return found
 
 
-def fingerprints(results, kind, mode):
+def fingerprints(results, kind, mode, of="fingerprint"):
     """All that were found for a kind of training, over numbers of workers and plans."""
     return {
-        result["fingerprint"]
+        result[of]
         for (name, _, in_mode), numbers in results.items()
         if (name, in_mode) == (kind, mode)
         for ranks in numbers.values()
@@ -57,6 +63,15 @@ def fingerprints(results, kind, mode):
 def test_one_fingerprint(results, kind):
     """Parameters, optimizer and loss are the same bits for any number of workers and all plans."""
     assert len(fingerprints(results, kind, mode=True)) == 1
+
+
+@pytest.mark.parametrize("kind", ["cnn", "cnn, scaler that overflows"])
+def test_a_state_in_parts_changes_no_bit(results, kind):
+    """The parameters are those of a run in which each worker has the whole state."""
+    parts = kind.replace("cnn", "cnn, in parts")
+    both = [fingerprints(results, each, mode=True, of="weights") for each in (kind, parts)]
+    assert both[0] == both[1]
+    assert len(both[0]) == 1
 
 
 def test_a_lack_of_memory_changes_no_bit(results):

@@ -12,7 +12,7 @@ All is decided from numbers that every worker has, so that all find the same wit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -174,6 +174,42 @@ def moves(parts: Iterable[Shard], held: Holdings) -> list[Move]:
                 given[giver] += piece.length
                 found.append(Move(piece, giver, taker))
     return found
+
+
+def rescues(
+    num_blocks: int, rooms: Sequence[int], held: Holdings, leaving: Collection[int]
+) -> list[Move] | None:
+    """What is to be sent so that nothing is lost when some ranks leave.
+
+    Each block that only they have goes to one who stays, as the parts will be cut then.
+
+    Args:
+        num_blocks: Of the state.
+        rooms: What each rank has room for, in blocks.
+        held: What each rank holds.
+        leaving: Ranks.
+
+    Returns:
+        None: those who stay have too little room, or nobody stays.
+    """
+    own = [0 if rank in leaving else room for rank, room in enumerate(rooms)]
+    copies = min(COPIES, len(rooms) - len(set(leaving)))
+    if not copies:
+        return None
+    try:
+        wanted = loads(num_blocks, own, copies)
+    except NoRoom:
+        return None
+    parts = cut(num_blocks, wanted, held)
+    left = [(span, owners) for span, owners in _atoms(num_blocks, held) if owners]
+    return [
+        Move(common, owners[0], takers[0])
+        for span, owners in left
+        if set(owners) <= set(leaving)
+        for part, takers in parts
+        for common in [Span(max(part.start, span.start), min(part.stop, span.stop))]
+        if common.length > 0
+    ]
 
 
 def contributors(parts: Iterable[Shard]) -> list[tuple[Span, int]]:

@@ -14,7 +14,7 @@ from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
 from hetero_hvd.worker.recovery.last_state import LastState
 from hetero_hvd.worker.recovery.membership import FRESH
 from hetero_hvd.worker.recovery.replica import Replica
-from hetero_hvd.worker.recovery.replica_check import Holder, Undecided, heal
+from hetero_hvd.worker.recovery.replica_check import Holder, Undecided, heal, heal_parts
 from hetero_hvd.worker.shards.members import PartsLost
 
 logger = logging.getLogger(__name__)
@@ -96,6 +96,8 @@ class Agreement:
                 f"alike; {kept}"
             ) from why
         self.reached(checksum)
+        if (shards := self._kept.cut) is not None:
+            is_healed |= heal_parts(collective, shards, members, when)
         return is_healed
 
     def fall_back(self, collective: Collective, why: Undecided | PartsLost) -> bool:

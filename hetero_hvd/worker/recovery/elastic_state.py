@@ -102,6 +102,7 @@ class ElasticState:
             lambda: self.is_leader,
             settings=launch.checkpoints,
             tell=lambda message: self.context.tell(message),  # noqa: PLW0108 - it is known later
+            wants_to_leave=lambda: self.context.leave_reason is not None,
             shards=mode.shards,
         )
         self._shards = mode.shards
@@ -281,6 +282,7 @@ class ElasticState:
             exchange.hurry(step)
         try:
             self._kept.tend_parts(self.context.collective)
+            self.leave_if_due()
             if is_check_due(self.position, self._check_steps):
                 when = f"at step {self.position.applied_steps}"
                 if self._compare(when, "checksums"):
@@ -318,7 +320,8 @@ class ElasticState:
     def leave_if_due(self) -> None:
         """End this process if it should go whatever the others do: its state is whole just now."""
         self.context.await_driver()
-        if (reason := self.context.leave_reason) is not None:
+        reason = self.context.leave_reason
+        if reason is not None and (self._kept.may_leave or self.context.is_cut_off):
             self.context.part()
             self.leave(reason, self.context.leave_code)
 

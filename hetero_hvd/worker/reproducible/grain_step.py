@@ -108,7 +108,8 @@ class GrainStep:
         self._registered = Registered(model, script.name)
         self._check = ModelCheck(model, script.optimizer)
         self._check.run()
-        self._update = OptimizerUpdate(script.optimizer, options, device)
+        self._shards = script.shards
+        self._update = OptimizerUpdate(script.optimizer, options, device, script.shards)
         self._guard = NonFiniteGuard()
         self._buffers = GrainBuffers()
         self._scales = Scales()
@@ -357,9 +358,13 @@ class GrainStep:
         return torch.stack(self._losses).tolist() if self._losses else []
 
     def _rows(self, observed: list[int], is_urgent: bool) -> torch.Tensor:
-        """What is gathered: three of a head, loss and weight of each grain, the exponents."""
+        """What is gathered: three of a head, loss and weight of each grain, the exponents.
+
+        The last number of the head is what this worker wants of a state in parts.
+        """
         losses = self._own_losses()
-        rows = [[float(len(losses)), float(is_urgent)], list(self._digest()), [self._counted, 0.0]]
+        wish = 0.0 if self._shards is None else self._shards.wishes.own
+        rows = [[float(len(losses)), float(is_urgent)], list(self._digest()), [self._counted, wish]]
         rows += [[loss, weight] for loss, weight in zip(losses, self._weights, strict=True)]
         rows += [[float(exponent), 0.0] for exponent in observed]
         return torch.tensor(rows, dtype=torch.float64)
@@ -373,22 +378,25 @@ class GrainStep:
         Raises:
             JobError: The workers' models differ.
         """
-        losses, weights, is_any_urgent, counted = [], [], False, 0.0
+        losses, weights, wishes, is_any_urgent, counted = [], [], [], False, 0.0
         num_tensors, at = len(self._names()), 0
         observed = [UNUSED] * num_tensors
         while at < len(rows):
-            (num_grains, is_urgent), theirs, (own_counted, _) = rows[at : at + 3]
+            (num_grains, is_urgent), theirs, (own_counted, wish) = rows[at : at + 3]
             self._registered.check_alike(
                 collective, theirs, digest=self._digest(), part=self.passes.part, num_workers=1
             )
             is_any_urgent |= is_urgent > 0
             counted += own_counted
+            wishes.append(wish)
             at += 3 + int(num_grains)
             losses += [loss for loss, _ in rows[at - int(num_grains) : at]]
             weights += [weight for _, weight in rows[at - int(num_grains) : at]]
             exponents = [int(exponent) for exponent, _ in rows[at : at + num_tensors]]
             observed = [max(pair) for pair in zip(observed, exponents, strict=True)]
             at += num_tensors
+        if self._shards is not None:
+            self._shards.wishes.hear(wishes)
         return Told(losses, weights, observed, is_any_urgent, counted)
 
     def _follow(self, observed: list[int]) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch.nn import Parameter
 
 from hetero_hvd.errors import UserError, first_line
+from hetero_hvd.worker.accelerator import is_accelerator
 
 BLOCK_ELEMENTS = 256
 """Parameters are cut at multiples of so many elements. A kernel of the CPU takes the last elements
@@ -20,6 +21,9 @@ fused updates: so parts end with them only where the whole does."""
 
 PROBE_SHAPE = (9, 129)
 PROBE_CUTS = (0, BLOCK_ELEMENTS, 3 * BLOCK_ELEMENTS, 4 * BLOCK_ELEMENTS, 9 * 129)
+
+SHORT_CUT = 3
+"""Elements that fill no vector; divides the probe's size."""
 
 PROBE_STEPS = 3
 PROBE_SEED = 1
@@ -69,10 +73,13 @@ class ElementState(NamedTuple):
     Attributes:
         num_bytes: Of one element, in the group that has most.
         names: Of the entries that have a number for each element; all others are of a parameter.
+        is_serial: Whether one thread has to compute a step: what ends a thread's part of a tensor
+            is rounded otherwise, and where that is depends on the cut.
     """
 
     num_bytes: float
     names: frozenset[str]
+    is_serial: bool
 
 
 def state_part(state: Mapping[str, Any], names: frozenset[str], start: int, stop: int) -> State:
@@ -113,10 +120,10 @@ def prove_element_wise(optimizer: torch.optim.Optimizer) -> ElementState:
                 f"shard_optimizer: {name} has hooks of its own around its step, which would see no "
                 "gradients: remove them, or train without shard_optimizer"
             )
-    most, names = 0.0, frozenset[str]()
+    most, names, is_serial = 0.0, frozenset[str](), False
     for number, group in enumerate(optimizer.param_groups):
         try:
-            found = _Probe(optimizer, number).prove()
+            proven = [_Probe(optimizer, number, like).prove() for like in _kinds(group["params"])]
         except _Indivisible as why:
             where = f" (group {number})" if len(optimizer.param_groups) > 1 else ""
             raise UserError(
@@ -124,9 +131,21 @@ def prove_element_wise(optimizer: torch.optim.Optimizer) -> ElementState:
                 "by itself, such as SGD, Adam, AdamW, RMSprop or Adagrad, or train without "
                 "shard_optimizer"
             ) from why
-        most, names = max(most, found.num_bytes), names | found.names
+        for found in proven:
+            most, names = max(most, found.num_bytes), names | found.names
+            is_serial |= found.is_serial
         _check_parameters(group["params"])
-    return ElementState(most, names)
+    return ElementState(most, names, is_serial)
+
+
+def _kinds(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """A parameter of each precision on each device; of a shape, if there is one."""
+    found: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+    for each in parameters:
+        kind = each.dtype, each.device
+        if kind not in found or not found[kind].dim():
+            found[kind] = each
+    return list(found.values()) or [torch.zeros(1)]
 
 
 def _check_parameters(parameters: Iterable[torch.Tensor]) -> None:
@@ -148,17 +167,16 @@ class _Probe:
     Args:
         optimizer: The script's.
         number: Of the group.
+        like: A parameter of the group, whose precision and device are tried.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, number: int) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, number: int, like: torch.Tensor) -> None:
         self._optimizer = optimizer
         self._group = optimizer.param_groups[number]
         self._number = number
-        given = self._group["params"]
-        like = given[0].detach() if given else torch.zeros(1)
-        self._generator = torch.Generator().manual_seed(PROBE_SEED)
-        self._like = like
-        self._state = dict(optimizer.state.get(given[0], {})) if given else {}
+        self._generator = torch.Generator()
+        self._like = like.detach()
+        self._state = dict(optimizer.state.get(like, {}))
 
     def prove(self) -> ElementState:
         """What the group has for each element.
@@ -166,29 +184,50 @@ class _Probe:
         Raises:
             _Indivisible: Parts give other bits, or nothing.
         """
+        whole, parts, twins = self._tried(spans := list(pairwise(PROBE_CUTS)))
+        if any(set(twin.state) - {whole, *parts} for twin in twins):
+            raise _Indivisible("keeps states that belong to no parameter")
+        if not _are_same(whole, parts):
+            raise _Indivisible("does not update each element by itself")
+        names = self._compared(
+            twins[0].state[whole], [twins[1].state[part] for part in parts], spans, whole.shape
+        )
+        num_bytes = sum(twins[0].state[whole][name].element_size() for name in names)
+        return ElementState(num_bytes, names, self._is_serial())
+
+    def _tried(
+        self, spans: Sequence[tuple[int, int]]
+    ) -> tuple[Parameter, list[Parameter], tuple[torch.optim.Optimizer, torch.optim.Optimizer]]:
+        """A tensor and its parts after some steps, and the optimizers of both."""
+        self._generator.manual_seed(PROBE_SEED)
         whole = Parameter(self._drawn())
         flat = whole.detach().clone().reshape(-1)
-        spans = list(pairwise(PROBE_CUTS))
         parts = [Parameter(flat[start:stop].clone()) for start, stop in spans]
         twins = self._twin([whole]), self._twin(parts)
         for parameter in (whole, *parts):
             twins[parameter is not whole].state[parameter] = self._begun(parameter)
-        before = _own_facts(twins[0])
+        before = _own_facts(twins[0]), _options(twins[0])
         for _ in range(PROBE_STEPS):
             whole.grad = self._drawn()
             for part, (start, stop) in zip(parts, spans, strict=True):
                 part.grad = whole.grad.reshape(-1)[start:stop].clone()
             for twin in twins:
                 self._step(twin)
-        if _own_facts(twins[0]) != before:
+        if (_own_facts(twins[0]), _options(twins[0])) != before:
             raise _Indivisible("keeps something beside its parameters' states")
-        if any(set(twin.state) - {whole, *parts} for twin in twins):
-            raise _Indivisible("keeps states that belong to no parameter")
-        if not _same(torch.cat([part.detach() for part in parts]), whole.detach().reshape(-1)):
-            raise _Indivisible("does not update each element by itself")
-        return self._compared(
-            twins[0].state[whole], [twins[1].state[part] for part in parts], spans, whole.shape
-        )
+        return whole, parts, twins
+
+    def _is_serial(self) -> bool:
+        """Whether elements at the end of a tensor get other bits than the same ones within it.
+
+        A CPU's threads share a tensor in parts of any length, but for fused updates.
+        """
+        is_short = self._like.element_size() < torch.float32.itemsize
+        if is_accelerator(self._like.device) or not is_short or self._group.get("fused"):
+            return False
+        size = math.prod(PROBE_SHAPE)
+        whole, parts, _ = self._tried(list(pairwise(range(0, size + 1, SHORT_CUT))))
+        return not _are_same(whole, parts)
 
     def _compared(
         self,
@@ -196,7 +235,8 @@ class _Probe:
         parts: Sequence[State],
         spans: Sequence[tuple[int, int]],
         shape: torch.Size,
-    ) -> ElementState:
+    ) -> frozenset[str]:
+        """The entries by elements."""
         names = frozenset(name for name, value in whole.items() if _has_shape(value, shape))
         for part, (start, stop) in zip(parts, spans, strict=True):
             wanted = state_part(whole, names, start, stop)
@@ -207,7 +247,7 @@ class _Probe:
         others = (value for name, value in whole.items() if name not in names)
         if any(isinstance(value, torch.Tensor) and value.numel() > 1 for value in others):
             raise _Indivisible("has a state that is not by elements")
-        return ElementState(sum(whole[name].element_size() for name in names), names)
+        return names
 
     def _drawn(self) -> torch.Tensor:
         """Of many sizes, so that what depends on a norm shows."""
@@ -249,8 +289,17 @@ def _own_facts(optimizer: torch.optim.Optimizer) -> dict[str, str]:
     }
 
 
+def _options(optimizer: torch.optim.Optimizer) -> str:
+    """Of its groups, as text: a step must leave them as a scheduler has set them."""
+    return repr([options_of(group) for group in optimizer.param_groups])
+
+
 def _has_shape(value: object, shape: torch.Size) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == shape
+
+
+def _are_same(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> bool:
+    return _same(torch.cat([part.detach() for part in parts]), whole.detach().reshape(-1))
 
 
 def _same(one: object, other: object) -> bool:

@@ -62,6 +62,11 @@ class ShardMember(msgspec.Struct, frozen=True):
     held: HeldShards
     name: str = ""
 
+    @property
+    def is_unmet(self) -> bool:
+        """Whether it has all of a state because it has met nobody yet, after a start or a load."""
+        return self.held.is_whole
+
 
 class PartsLost(TransientError):  # noqa: N818 - control flow
     """All who held some part are gone; says how much that is."""
@@ -84,6 +89,11 @@ def holdings(members: Sequence[ShardMember], version: tuple[int, int]) -> dict[i
         for rank, member in enumerate(members)
         if member.held.version == version and member.held.spans
     }
+
+
+def rooms_of(members: Sequence[ShardMember], num_blocks: int, block_bytes: float) -> list[int]:
+    """Blocks that each has room for at most; all of them where it is the work that is divided."""
+    return [member.held.room.most_blocks if block_bytes else num_blocks for member in members]
 
 
 def check_held(members: Sequence[ShardMember], num_blocks: int) -> None:
@@ -159,7 +169,7 @@ def placed(
     """
     samples = tuple(m.held.micro_batch(share) for m, share in zip(members, shares, strict=True))
     loads = [sum(span.length for span in held.get(rank, ())) for rank in range(len(members))]
-    most = [member.held.room.most_blocks if block_bytes else num_blocks for member in members]
+    most = rooms_of(members, num_blocks, block_bytes)
     rooms = tuple(
         member.held.room.beside(number) if block_bytes else num_blocks
         for member, number in zip(members, samples, strict=True)

@@ -114,10 +114,10 @@ class OptionalShards(ShardedOptimizer):
         assert truth is not None  # noqa: S101 - nobody is between two updates
         self._basis, self._updates = truth
 
-    def update(self) -> None:
+    def step(self) -> None:
         """One update; see there."""
         if self.is_cut:
-            super().update()
+            super().step()
             return
         self._optimizer.step()
         self._updates += 1

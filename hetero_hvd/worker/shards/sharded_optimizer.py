@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from hetero_hvd.core.shards.cut import (
+    Holdings,
     Move,
     Shard,
     Span,
@@ -28,13 +29,24 @@ from hetero_hvd.core.shards.cut import (
     cut,
     lost,
     moves,
+    rescues,
     spans_of,
 )
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
+from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.micro_batch.sizing import PassMemory
 from hetero_hvd.worker.options import DEFAULT_BUCKET_BYTES
-from hetero_hvd.worker.shards.checkpoint_wishes import CheckpointWishes
 from hetero_hvd.worker.shards.element_wise import BLOCK_ELEMENTS, prove_element_wise
+from hetero_hvd.worker.shards.exchanges import (
+    NUM_PACKS,
+    PACK_BLOCKS,
+    collect,
+    hand_gradients,
+    one_of_each,
+    send_all,
+    send_pieces,
+    tell_parameters,
+)
 from hetero_hvd.worker.shards.head_room import HeadRoom
 from hetero_hvd.worker.shards.members import (
     HeldShards,
@@ -45,20 +57,17 @@ from hetero_hvd.worker.shards.members import (
     mebibytes,
     newest_version,
     packs,
+    rooms_of,
 )
+from hetero_hvd.worker.shards.script_state import ScriptState
 from hetero_hvd.worker.shards.slices import (
     Layout,
     Slices,
     Whole,
-    packed,
-    unpacked,
 )
+from hetero_hvd.worker.shards.wishes import Wishes
 
 logger = logging.getLogger(__name__)
-
-PACK_BLOCKS, NUM_PACKS = 2**11, 2
-"""Blocks of parameters that travel in one allgather: 2 MiB in float32; and how many are under way
-at once: one is put in its place while the next one comes. An update takes them beside the state."""
 
 MOVE_BLOCKS = 2**13
 """Blocks of which the state moves between two steps: 16 MiB for Adam in float32."""
@@ -77,9 +86,12 @@ class ShardedOptimizer:
     Attributes:
         is_cut: Whether it lies in parts; None: the workers have not met yet.
         head_room: What the memory has for it.
+        slices: What this worker holds.
+        parts: Who holds what just now.
         finish_elsewhere: Called with rendezvous and fault when others are lost in the midst of an
             update: returns once it is complete in another rendezvous, or raises Interrupted.
-        wishes: What the workers tell each other of checkpoints.
+        wishes: What the workers tell each other with each step.
+        may_leave: Whether this worker may, as others have all that it holds.
 
     Raises:
         UserError: Its state cannot be cut.
@@ -89,13 +101,14 @@ class ShardedOptimizer:
         self, optimizer: torch.optim.Optimizer, bucket_bytes: int = DEFAULT_BUCKET_BYTES
     ) -> None:
         self.is_cut: bool | None = True
-        num_bytes, self._names = prove_element_wise(optimizer)
+        num_bytes, self._names, is_serial = prove_element_wise(optimizer)
         self._block_bytes = BLOCK_ELEMENTS * num_bytes
         self._optimizer = optimizer
         self._layout = Layout(optimizer)
-        self._slices = Slices(optimizer, self._layout, self._names)
+        self.slices = Slices(optimizer, self._layout, self._names, is_serial=is_serial)
         self._whole: Whole | None = self._whole_of(optimizer.state_dict())
-        self._parts: list[Shard] = []
+        self._script = ScriptState(optimizer)
+        self.parts: list[Shard] = []
         self._target: list[Shard] = []
         self._held: dict[int, list[Span]] = {}
         self._moves: deque[Move] = deque()
@@ -108,12 +121,14 @@ class ShardedOptimizer:
             self._block_bytes,
             self._layout.step_bytes(NUM_PACKS * PACK_BLOCKS, bucket_bytes),
         )
+        self._rooms: list[int] = []
         self._basis = -1
         self._updates = 0
         self._is_torn = False
         self._has_more = False
         self.finish_elsewhere: Callable[[Collective, Interrupted], None] = _raise
-        self.wishes = CheckpointWishes()
+        self.wishes = Wishes()
+        self.may_leave = False
 
     @property
     def kind(self) -> type:
@@ -127,7 +142,7 @@ class ShardedOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """What is equal on all workers; with what was collected, while that is there."""
-        state = {"param_groups": self._optimizer.state_dict()["param_groups"]}
+        state = {"param_groups": self._script.read()["param_groups"]}
         collected = self._collected
         return state if collected is None else state | {"state": collected.states}
 
@@ -136,7 +151,7 @@ class ShardedOptimizer:
         own = {"state": {}, "param_groups": list(state["param_groups"])}
         self._optimizer.load_state_dict(own)
         if "state" in state:
-            self._slices.keep_only([])
+            self.slices.keep_only([])
             self._basis = -1
             self._updates = 0
             self._is_torn = False
@@ -159,14 +174,16 @@ class ShardedOptimizer:
         self.head_room.measure(memory)
         if self._basis < 0:
             self._basis = applied_steps
+            if self._script.is_filled and self.is_cut is not False:  # it may have been loaded since
+                self._whole = self._whole_of(self._script.read())
         is_whole = self._whole is not None
-        spans = [Span(0, self._layout.num_blocks)] if is_whole else self._slices.spans()
+        spans = [Span(0, self._layout.num_blocks)] if is_whole else self.slices.spans()
         return HeldShards(
             basis=self._basis,
             updates=self._updates,
             spans=tuple((span.start, span.stop) for span in spans),
             is_whole=is_whole,
-            room=self.head_room.room(self._room_blocks, self._whole or self._slices),
+            room=self.head_room.room(self._room_blocks, self._whole or self.slices),
             smallest=self.head_room.passes.smallest,
             largest=self.head_room.passes.largest,
             is_torn=self._is_torn,
@@ -184,7 +201,7 @@ class ShardedOptimizer:
     def memory(self) -> tuple[float, float]:
         """What the state has of the memory that this worker computes in, and will have; bytes."""
         whole = 0 if self._whole is None else self._whole.num_bytes
-        return self._slices.num_bytes + whole, self.head_room.load_bytes
+        return self.slices.num_bytes + whole, self.head_room.load_bytes
 
     @property
     def is_unkept(self) -> bool:
@@ -212,17 +229,21 @@ class ShardedOptimizer:
         if rank not in held:
             self._whole = None
             self._optimizer.state.clear()
-            self._slices.keep_only([])
+            self.slices.keep_only([])
+        self._script.is_in_parts = True
         self._basis, self._updates = truth
         self._is_torn = False
         self._has_more = False
         self._held = {n: held.get(n, []) for n in range(len(members))}
-        self._moves = deque(
-            piece for move in moves(self._target, held) for piece in in_pieces(move, MOVE_BLOCKS)
-        )
+        self._moves = self._moves_to(held)
         self._num_moved = self._num_exchanges = 0
+        self._rooms = rooms_of(members, num_blocks, self._block_bytes)
+        self.wishes.leaving = set()
+        self.may_leave = False
         if loads is None:
-            self._parts = self._target
+            self.parts = self._target
+            others = {n: spans for n, spans in held.items() if n != rank}
+            self.may_leave = not lost(num_blocks, others)
             return
         if any(members[n].held.is_whole for n in held):
             while self._moves:
@@ -231,18 +252,25 @@ class ShardedOptimizer:
             whole, self._whole = self._whole, None
             self._optimizer.state.clear()
             for piece, state in whole.hand_over(spans_of(self._target, rank)):
-                self._slices.take(piece, state)
+                self.slices.take(piece, state)
             self._held = {n: spans_of(self._target, n) for n in range(len(members))}
         if not self._moves:
             self._moved()
             return
-        self._parts = as_held(num_blocks, self._held)
+        self.parts = as_held(num_blocks, self._held)
         if not rank:
             logger.warning(
                 "shard_optimizer: %s of the optimizer's state are to move to other workers, between"
                 " the next steps, which go on with those who hold it",
                 self._in_words(sum(move.span.length for move in self._moves)),
             )
+
+    def _moves_to(self, held: Holdings) -> deque[Move]:
+        wanted = moves(self._target, held)
+        return deque(piece for move in wanted for piece in in_pieces(move, MOVE_BLOCKS))
+
+    def _hold(self, move: Move) -> None:
+        self._held[move.taker] = sorted([*self._held[move.taker], move.span])
 
     @property
     def is_moving(self) -> bool:
@@ -255,26 +283,46 @@ class ShardedOptimizer:
         Raises:
             Interrupted: The rendezvous broke; what has arrived is held.
         """
-        now: dict[int, Move] = {}
-        for move in self._moves:
-            now.setdefault(move.giver, move)
-        rank = collective.rank
-        rows, counts = torch.empty(0, dtype=torch.uint8), [0] * collective.size
-        if rank in now:
-            rows = packed((self._whole or self._slices).give(now[rank].span))
-            counts[now[rank].taker] = len(rows)
+        now = one_of_each(self._moves)
         self._num_exchanges += 1
-        got = collective.exchange(rows, counts, f"shards.move.{self._num_exchanges % 2}")
-        for piece, state in unpacked(got):
-            self._slices.take(piece, state)
+        give = (self._whole or self.slices).give
+        name = f"shards.move.{self._num_exchanges % 2}"
+        send_pieces(collective, now, give, self.slices.take, name)
         for move in now.values():
             self._moves.remove(move)
             self._num_moved += move.span.length
-            self._held[move.taker] = sorted([*self._held[move.taker], move.span])
+            self._hold(move)
         if self._moves:
-            self._parts = as_held(self._layout.num_blocks, self._held)
+            self.parts = as_held(self._layout.num_blocks, self._held)
         elif self._whole is None:
             self._moved()
+
+    def last_moves(self) -> list[Move] | None:
+        """What only those have who leave; None: others have no room for it, or nobody stays."""
+        return rescues(self._layout.num_blocks, self._rooms, self._held, self.wishes.leaving)
+
+    def hand_over(self, collective: Collective, wanted: Sequence[Move]) -> None:
+        """Before some workers leave others get what only those have; all members call it.
+
+        Raises:
+            Interrupted: The rendezvous broke; what has arrived is held.
+        """
+        self._let_go(collective)  # a step that was skipped has not done so
+        sent = [piece for move in wanted for piece in in_pieces(move, MOVE_BLOCKS)]
+        if sent and not collective.rank:
+            logger.warning(
+                "shard_optimizer: %s of the optimizer's state move before %d workers leave",
+                self._in_words(sum(move.span.length for move in sent)),
+                len(self.wishes.leaving),
+            )
+        send_all(collective, sent, self.slices.give, self.slices.take)
+        for move in sent:
+            self._hold(move)
+        # All tell that they have got theirs: only then nobody needs those who leave any more.
+        gather_bytes(collective, b"", "shards.handed")
+        self.parts = as_held(self._layout.num_blocks, self._held)
+        self._moves = self._moves_to(self._held)
+        self.may_leave = collective.rank in self.wishes.leaving
 
     def _moved(self) -> None:
         """All hold what they should, as far as this worker knows.
@@ -283,7 +331,7 @@ class ShardedOptimizer:
         has got what was sent to it. Before, another one may be lost that holds it, too.
         """
         rank = self._collective.rank if self._collective is not None else 0
-        self._parts = self._target
+        self.parts = self._target
         self._held = {n: spans_of(self._target, n) for n in self._held}
         self._has_more = True
         if self._num_moved and not rank:
@@ -297,29 +345,33 @@ class ShardedOptimizer:
     def _in_words(self, num_blocks: int) -> str:
         return mebibytes(num_blocks * self._block_bytes)
 
-    def update(self) -> None:
+    def step(self) -> None:
         """One update with the gradients that the parameters have, and of all parameters.
 
         Raises:
             Interrupted: The rendezvous broke, and others are further.
         """
         assert self._collective is not None  # noqa: S101 - the workers have met
-        if self._has_more:
-            self._has_more = False
-            self._slices.keep_only(self._held[self._collective.rank])
+        self._let_go(self._collective)
         self._advance()
         # A scheduler asks whether the optimizer has stepped before it does (torch 2, LRScheduler).
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
         try:
-            self._tell(self._collective, self._parts)
+            tell_parameters(self._collective, self._layout, self.parts)
         except Interrupted as fault:
             self.finish_elsewhere(self._collective, fault)
         self._is_torn = False
 
+    def _let_go(self, collective: Collective) -> None:
+        """All have been heard of since the moves: what this worker need not hold can go."""
+        if self._has_more:
+            self._has_more = False
+            self.slices.keep_only(self._held[collective.rank])
+
     def _advance(self) -> None:
         """Update what this worker holds."""
         self._is_torn = True
-        self._slices.step()
+        self.slices.step()
         self._updates += 1
 
     def complete(self, collective: Collective, members: Sequence[ShardMember]) -> bool:
@@ -338,77 +390,25 @@ class ShardedOptimizer:
         if any(member.applied_steps > first.applied_steps for member in members):
             return False
         basis, updates = first.held.version
-        behind = [rank for rank, m in enumerate(members) if m.held.version == (basis, updates - 1)]
-        holders = holdings(members, (basis, updates))
-        holders |= holdings(members, (basis, updates - 1))
+        # Who comes just now may have begun where the others did: it was in no step of theirs.
+        met = {rank: member for rank, member in enumerate(members) if not member.is_unmet}
+        behind = [rank for rank, m in met.items() if m.held.version == (basis, updates - 1)]
+        holders = holdings(members, (basis, updates)) | holdings(members, (basis, updates - 1))
+        holders = {rank: spans for rank, spans in holders.items() if rank in met}
         num_blocks = self._layout.num_blocks
         if lost(num_blocks, holders):
             return False
         if behind:
-            self._hand_gradients(collective, source, takes=collective.rank in behind)
-        parts = as_held(num_blocks, holders)
-        self._tell(collective, parts, is_mine=collective.rank in waiting)
-        return True
-
-    def _hand_gradients(self, collective: Collective, source: int, *, takes: bool) -> None:
-        """Rank `source`'s gradients, for those whose parts have not had the update."""
-        parameters = self._layout.parameters
-        is_source = collective.rank == source
-        used = torch.tensor([float(is_source and each.grad is not None) for each in parameters])
-        collective.broadcast(used, source, "shards.used")
-        for number, (parameter, flag) in enumerate(zip(parameters, used.tolist(), strict=True)):
-            if not flag:
-                if takes:
-                    parameter.grad = None
-                continue
-            grad = parameter.grad if is_source else torch.empty_like(parameter)
-            assert grad is not None  # noqa: S101 - it is used
-            # A copy: what a broken operation leaves in its tensor is undefined.
-            body = grad.detach().reshape(-1).view(torch.uint8).to("cpu", copy=True)
-            collective.broadcast(body, source, f"shards.gradient.{number}")
+            takes = collective.rank in behind
+            hand_gradients(collective, self._layout.parameters, source, takes=takes)
             if takes:
-                parameter.grad = body.to(parameter.device).view(parameter.dtype).view_as(parameter)
-        if takes:
-            self._advance()
-            for parameter in parameters:
-                parameter.grad = None
-
-    def _tell(
-        self, collective: Collective, parts: Sequence[Shard], *, is_mine: bool = True
-    ) -> None:
-        """Of each part one holder tells all what its parameters are.
-
-        Args:
-            collective: The rendezvous.
-            parts: Who holds what.
-            is_mine: Whether this worker takes it over.
-        """
-        if collective.size == 1:
-            return
-        under_way: deque[tuple[list[tuple[Span, int]], Any]] = deque()
-        for number, pack in enumerate(packs(contributors(parts), PACK_BLOCKS)):
-            own = [span for span, rank in pack if rank == collective.rank]
-            rows = self._layout.bytes_of(own)
-            name = f"shards.parameters.{number}"
-            under_way.append((pack, collective.gather_rows_async(rows.view(-1, 1), name)))
-            if len(under_way) == NUM_PACKS:
-                self._put(*under_way.popleft(), collective, is_mine=is_mine)
-        while under_way:
-            self._put(*under_way.popleft(), collective, is_mine=is_mine)
-
-    def _put(
-        self,
-        pack: Sequence[tuple[Span, int]],
-        handle: Any,  # noqa: ANN401 - see `Collective`
-        collective: Collective,
-        *,
-        is_mine: bool,
-    ) -> None:
-        rows = collective.wait(handle).view(-1)
-        if not is_mine:
-            return
-        spans = (span for span, _ in sorted(pack, key=lambda each: each[1]))
-        self._layout.put_bytes(spans, rows)
+                self._advance()
+                for parameter in self._layout.parameters:
+                    parameter.grad = None
+        parts = as_held(num_blocks, holders)
+        is_mine = collective.rank in waiting
+        tell_parameters(collective, self._layout, parts, is_mine=is_mine)
+        return True
 
     @contextmanager
     def collected(self, collective: Collective) -> Iterator[None]:
@@ -417,22 +417,15 @@ class ShardedOptimizer:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        self._collect(collective)
+        whole = Whole(self._layout, self._names)
+        collect(
+            collective, packs(contributors(self.parts), MOVE_BLOCKS), self.slices.give, whole.put
+        )
+        self._collected = None if collective.rank else whole
         try:
             yield
         finally:
             self._collected = None
-
-    def _collect(self, collective: Collective) -> None:
-        whole = Whole(self._layout, self._names)
-        for number, pack in enumerate(packs(contributors(self._parts), MOVE_BLOCKS)):
-            mine = [span for span, rank in pack if rank == collective.rank]
-            rows = packed([each for span in mine for each in self._slices.give(span)])
-            counts = [len(rows), *[0] * (collective.size - 1)]
-            got = collective.exchange(rows, counts, f"shards.collect.{number}")
-            for piece, state in unpacked(got):  # nothing comes but to rank 0
-                whole.put(piece, state)
-        self._collected = whole if collective.rank == 0 else None
 
     def own_part(self, rank: int) -> dict[str, Any]:
         """What this worker writes of a checkpoint; with the others' it is the whole state.
@@ -440,8 +433,8 @@ class ShardedOptimizer:
         Args:
             rank: Of this worker, which has met the others.
         """
-        spans = [span for span, teller in contributors(self._parts) if teller == rank]
-        return self._slices.part(spans, (self._basis, self._updates))
+        spans = [span for span, teller in contributors(self.parts) if teller == rank]
+        return self.slices.part(spans, (self._basis, self._updates))
 
     @property
     def is_collected(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -135,11 +136,18 @@ class Slices:
         optimizer: The script's: its class and the options of its groups, as they are in each step.
         layout: Of its parameters.
         names: Of the entries of its state that have a number for each element.
+        is_serial: See `ElementState`.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, layout: Layout, names: frozenset[str]
+        self,
+        optimizer: torch.optim.Optimizer,
+        layout: Layout,
+        names: frozenset[str],
+        *,
+        is_serial: bool = False,
     ) -> None:
+        self._num_threads = 1 if is_serial else None
         self._optimizer = optimizer
         self._names = names
         self._layout = layout
@@ -179,7 +187,8 @@ class Slices:
             own.grad = None
             if grad is not None and parameter.requires_grad:
                 own.grad = grad.reshape(-1)[slice(*self._layout.elements(piece))]
-        self._twin.step()
+        with threads(self._num_threads):
+            self._twin.step()
         for own in self._held.values():
             own.grad = None
 
@@ -187,7 +196,7 @@ class Slices:
         """Take over what a scheduler or a script has set.
 
         Raises:
-            UserError: The optimizer has other parameters than at the begin.
+            UserError: The optimizer has other parameters than at the begin, or was given a state.
         """
         groups, own = self._optimizer.param_groups, self._twin.param_groups
         now = [each for group in groups for each in group["params"]]
@@ -196,11 +205,18 @@ class Slices:
                 "shard_optimizer: parameters were added to the optimizer, or taken from it, while "
                 "it was trained: give it all of them before the trainer is made"
             )
+        if any(self._optimizer.state.values()):
+            raise UserError(
+                "shard_optimizer: a state was loaded into the optimizer while it was trained: do "
+                "so before trainer.epochs()"
+            )
         for group, twin in zip(groups, own, strict=True):
             twin.update(options_of(group))
 
     def take(self, piece: ShardPiece, state: State) -> None:
         """Hold one more piece from now on, with its state; tensors become this worker's own."""
+        # What is held twice would be updated twice.
+        assert all(_common(each.span, piece.span).length <= 0 for each in self._held)  # noqa: S101
         own = Parameter(self._layout.view(piece))
         self._held[piece] = own
         number = self._group_of[piece.number]
@@ -234,6 +250,34 @@ class Slices:
             for piece, state in self.give(span)
         )
         return part_of(version, self._names, pieces)
+
+    def joined(self, span: Span) -> dict[int, State]:
+        """The same, each parameter's in one piece, in however many it is held."""
+        found: dict[int, State] = {}
+        for piece, state in self.give(span):
+            into = found.setdefault(piece.number, {})
+            for name, value in state.items():
+                is_more = name in self._names and name in into
+                into[name] = torch.cat([into[name], value]) if is_more else value
+        return found
+
+    def put(self, piece: ShardPiece, state: State) -> None:
+        """Another holder's state in the place of what is held of these blocks."""
+        start = self._layout.elements(piece).start
+        for held, own in self._held.items():
+            part = _common(held.span, piece.span)
+            if held.number != piece.number or part.length <= 0:
+                continue
+            first = self._layout.elements(held).start
+            begin, end = self._layout.elements(ShardPiece(piece.number, part))
+            kept = self._twin.state[own]
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    is_whole = name not in self._names
+                    mine = kept[name] if is_whole else kept[name][begin - first : end - first]
+                    mine.copy_(value if is_whole else value[begin - start : end - start])
+                else:
+                    kept[name] = value
 
     def keep_only(self, spans: Iterable[Span]) -> None:
         """Let go of what lies beside these."""
@@ -370,6 +414,20 @@ def unpacked(payload: torch.Tensor) -> Iterator[tuple[ShardPiece, State]]:
         )
         for number, start, stop, state in plain:
             yield ShardPiece(number, Span(start, stop)), state
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """So many compute an operation of torch's on the CPU meanwhile; None: as many as before."""
+    before = torch.get_num_threads()
+    if number in (None, before):
+        yield
+        return
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def put_bytes(view: torch.Tensor, body: torch.Tensor) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.nn import Parameter
 
+from hetero_hvd.worker.comm.horovod import Interrupted
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 from hetero_hvd.worker.step.other_optimizers import OwnUpdate
@@ -34,7 +36,7 @@ class OptimizerUpdate:
         self._device = device
         self._scaler = options.scaler
         self._clip = options.clip
-        self._shards = shards
+        self._target: Any = shards or optimizer  # a scaler asks both for the same
 
     @property
     def loss_scale(self) -> float:
@@ -82,10 +84,14 @@ class OptimizerUpdate:
             return  # nobody used anything; a scaler cannot step without a gradient
         with OwnUpdate():
             scaler.scale(torch.zeros((), device=self._device))  # a worker without samples never did
-            scaler.unscale_(self._optimizer)
+            scaler.unscale_(self._target)
             if self._clip is not None:
                 self._clip(used)
-            scaler.step(self._optimizer)
+            try:
+                scaler.step(self._target)
+            except Interrupted:  # others have ended this step: it forgets what it has found out
+                scaler.update(scaler.get_scale())
+                raise
             scaler.update()
 
     def trial_update(self, parameters: Sequence[Parameter]) -> None:
@@ -93,7 +99,4 @@ class OptimizerUpdate:
         with OwnUpdate():
             if self._clip is not None:
                 self._clip([parameter for parameter in parameters if parameter.grad is not None])
-            if self._shards is None:
-                self._optimizer.step()
-            else:
-                self._shards.update()
+            self._target.step()

@@ -154,7 +154,9 @@ class SynchronousStep:
         passes.sizing.done()
         self._rounds.finish(collective, clock)
         is_urgent = urgency(part.num_samples, clock.is_immediate)
-        counts = () if self._shards is None else self._shards.wishes.told()
+        counts = [0.0] * (collective.size if self._shards is not None else 0)
+        if self._shards is not None:
+            counts[collective.rank] = self._shards.wishes.own
         self._sums.submit(collective, part, is_urgent=is_urgent, counts=counts)
         return part.num_samples
 

@@ -17,6 +17,7 @@ from hetero_hvd.core.shards.cut import (
     loads,
     lost,
     moves,
+    rescues,
     spans_of,
 )
 
@@ -111,6 +112,31 @@ def test_a_change_of_workers_moves_no_more_than_it_must(num_blocks, rooms, data)
         got = set(covered(m.span for m in sent if m.taker == rank))
         assert set(covered(spans_of(after, rank))) <= has | got
         assert load == len(covered(spans_of(after, rank)))
+
+
+@given(BLOCKS, ROOMS, st.data())
+def test_who_leaves_leaves_nothing_behind_that_nobody_else_has(num_blocks, rooms, data):
+    """Those who stay take just what only those who leave have, and none more than its room."""
+    names = list(range(len(rooms)))
+    before = cut(num_blocks, wanted_or_skip(num_blocks, rooms), {})
+    held = holdings(before, len(rooms))
+    leaving = data.draw(st.sets(st.sampled_from(names), max_size=len(rooms)))
+    copies = min(2, len(rooms) - len(leaving))
+    own = [0 if rank in leaving else room for rank, room in enumerate(rooms)]
+    sent = rescues(num_blocks, rooms, held, leaving)
+    if not copies or sum(min(num_blocks, room) for room in own) < copies * num_blocks:
+        assert sent is None
+        return
+    has = {rank: set(covered(spans)) for rank, spans in held.items()}
+    stays = set().union(*(has[rank] for rank in names if rank not in leaving), set())
+    moved = covered(move.span for move in sent)
+    assert sorted(moved) == sorted(set(range(num_blocks)) - stays)
+    for move in sent:
+        assert move.taker not in leaving
+        assert set(covered([move.span])) <= has[move.giver]
+    for rank, room in enumerate(rooms):
+        got = set(covered(move.span for move in sent if move.taker == rank))
+        assert len(got) <= room
 
 
 def placements(num_blocks, wanted):

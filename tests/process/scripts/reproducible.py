@@ -1,5 +1,7 @@
 """Trainings of several kinds under several plans; each leaves its fingerprint."""
 
+from hashlib import sha256
+
 import numpy as np
 import torch
 from scripted import arguments, report
@@ -208,10 +210,12 @@ def one_case(*, model, plans, mode=True, autocast=False, scaler=False, oom=False
                 lambda x, y: ({"loss": loss(x, y)[0]}, (y >= 0).sum()),
                 DataLoader(data, 10, collate_fn=collate),
             )
+    weights = list(network.parameters())
     return {
         "fingerprint": trainer.fingerprint(),
+        "weights": sha256(b"".join(p.detach().numpy().tobytes() for p in weights)).hexdigest(),
         "evaluation": evaluation,
-        "finite": all(bool(p.isfinite().all()) for p in network.parameters()),
+        "finite": all(bool(p.isfinite().all()) for p in weights),
         "shares": sorted(shares),
         "calls": calls.count(2),
         "scale": options["scaler"].get_scale() if scaler else None,

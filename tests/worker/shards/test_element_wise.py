@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hetero_hvd.core.shards.cut import Span
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.shards.element_wise import prove_element_wise
+from hetero_hvd.worker.shards.slices import Layout, Slices
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 BY_ELEMENT = {
@@ -89,6 +91,16 @@ class Counting(torch.optim.SGD):
         super().step()
 
 
+class CountingInGroups(torch.optim.SGD):
+    """It counts its steps where a scheduler sets the learning rate."""
+
+    def step(self):
+        """Count, too."""
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+        super().step()
+
+
 class BySign(torch.optim.Optimizer):
     """A script's own, by elements: Lion."""
 
@@ -111,18 +123,66 @@ class BySign(torch.optim.Optimizer):
     [
         (lambda p: ByNorm(p, lr=0.1), "ByNorm does not update each element by itself"),
         (lambda p: Counting(p, lr=0.1), "Counting keeps something beside its parameters' states"),
+        (
+            lambda p: CountingInGroups(p, lr=0.1),
+            "CountingInGroups keeps something beside its parameters' states",
+        ),
         (BySign, None),
     ],
-    ids=["by norm", "with a count", "by sign"],
+    ids=["by norm", "with a count", "with a count in its groups", "by sign"],
 )
 def test_a_scripts_own_optimizer_is_proven_like_any_other(make, why):
     """What it does decides, not its name."""
     optimizer = make([torch.nn.Parameter(torch.randn(4, 5))])
     if why is None:
-        assert prove_element_wise(optimizer) == (4, {"m"})
+        assert prove_element_wise(optimizer) == (4, {"m"}, False)
     else:
         with pytest.raises(UserError, match=why):
             prove_element_wise(optimizer)
+
+
+def test_each_precision_of_a_group_is_tried():
+    """The room that the state takes is that of the widest."""
+    narrow, wide = (torch.nn.Parameter(torch.randn(4, 5).to(d)) for d in DTYPES[1::-1])
+    single = torch.nn.Parameter(torch.ones((), dtype=narrow.dtype))
+    for group in ([narrow, wide], [wide, narrow], [single, narrow]):
+        most = max(each.element_size() for each in group)
+        assert prove_element_wise(torch.optim.Adam(group)).num_bytes == 2 * most
+        prove_element_wise(torch.optim.Adagrad(group))  # which begins its state with itself
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("SGD", torch.bfloat16), ("SGD", torch.float32), ("AdamW", torch.bfloat16)],
+)
+def test_however_it_is_cut_the_bits_are_those_of_one_thread(name, dtype):
+    """Of many elements, which several threads would share."""
+    num_threads = 3
+    torch.manual_seed(0)
+    size = 2**17 + 333
+    values = (torch.randn(size) * torch.logspace(-3, 1, size)).to(dtype)
+    options = {"momentum": 0.9} if name == "SGD" else {}
+    before = torch.get_num_threads()
+    found = []
+    for cuts in ([], [0, 512], [0, 37, 300, 512], [0, 100, 512]):
+        parameter = torch.nn.Parameter(values.clone())
+        optimizer = getattr(torch.optim, name)([parameter], lr=0.01, **options)
+        _, names, is_serial = prove_element_wise(optimizer)
+        layout = Layout(optimizer)
+        slices = Slices(optimizer, layout, names, is_serial=is_serial)
+        for span in map(Span, cuts, [*cuts[1:], layout.num_blocks]):
+            slices.take(*layout.pieces(span), {})
+        torch.set_num_threads(num_threads if cuts else 1)
+        try:
+            for step in range(3):
+                parameter.grad = values.roll(step + 1)
+                slices.step() if cuts else optimizer.step()
+            assert torch.get_num_threads() == (num_threads if cuts else 1)
+        finally:
+            torch.set_num_threads(before)
+        found.append(parameter.detach())
+    assert all(torch.equal(each, found[0]) for each in found)
+    assert is_serial == (name == "SGD" and dtype.itemsize < 4)
 
 
 def test_hooks_and_views_are_refused_in_one_line():

@@ -7,138 +7,11 @@ import re
 
 import pytest
 import torch
-from rendezvous import Hub, run_together
-from torch import nn
-from torch.nn.utils import clip_grad_norm_
-from torch.utils.data import DataLoader, TensorDataset
+from rendezvous import PATIENCE_SECONDS, Hub, run_together
+from sharded_script import EPOCHS, STEPS, Script, check
 
-from hetero_hvd import Trainer
 from hetero_hvd.errors import JobError, TryAgainError
 from hetero_hvd.worker.shards import sharded_optimizer
-
-EPOCHS, STEPS, BATCH = 2, 4, 6
-SIZE = STEPS * BATCH
-ROOMS = (24, 12, 8, 8)
-"""Blocks that each worker's memory holds; the model has ten."""
-
-torch.manual_seed(0)
-INITIAL = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16))
-X = torch.randn(SIZE, 16)
-
-
-class Script:
-    """Trains with AdamW in parts, clips by norm, and has a scheduler and a moving average."""
-
-    def __init__(self, context, *, shards=True, rooms=ROOMS):
-        self.rank = context.settings.worker.slot
-        self.model = copy.deepcopy(INITIAL)
-        self.average = copy.deepcopy(INITIAL)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        self.trainer = Trainer(
-            self.model,
-            self.optimizer,
-            DataLoader(TensorDataset(X), BATCH, shuffle=True),
-            scheduler=torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9),
-            scheduler_interval="step",
-            clip=lambda parameters: clip_grad_norm_(parameters, 0.1),
-            extra_state={"average": self.average},
-            after_step=self.after_step,
-            shard_optimizer=shards,
-        )
-        self.shards = self.trainer._state._shards
-        if shards:
-            self.shards._room_blocks = rooms[self.rank]
-        self.trainer._state._context = context
-        self.snapshot = {}
-
-    @torch.no_grad()
-    def after_step(self):
-        """The moving average."""
-        for kept, new in zip(self.average.parameters(), self.model.parameters(), strict=True):
-            kept.lerp_(new, 0.25)
-
-    def run(self):
-        """All epochs."""
-        for _ in self.trainer.epochs(EPOCHS):
-            for (x,) in self.trainer.batches():
-                self.trainer.step(lambda x: (self.model(x) - x).square().mean(), x)
-        return self
-
-    def keep_at(self, applied_steps):
-        """Let rank 0 keep what a checkpoint after so many steps would hold."""
-        state = self.trainer._state
-
-        def step_done():
-            is_whole = self.shards is None or self.shards.is_collected
-            if is_whole and self.trainer.applied_steps == applied_steps:
-                self.snapshot = state.replica.snapshot()
-
-        state._kept.step_done = step_done
-        if self.shards is not None:
-            self.shards.wishes.wants_one = lambda: self.trainer.applied_steps == applied_steps - 1
-        return self
-
-    def resume(self, snapshot):
-        """Begin with what was kept."""
-        state = self.trainer._state
-        state.replica.resume(snapshot)
-        state._has_loaded = True
-        return self
-
-    @property
-    def values(self):
-        """Of the model and of the average."""
-        both = [*self.model.parameters(), *self.average.parameters()]
-        return nn.utils.parameters_to_vector(both).detach()
-
-    def states(self):
-        """(piece, name) to what this worker holds of the optimizer's state."""
-        slices = self.shards._slices
-        return {
-            (block, name): value.tolist()
-            for span in slices.spans()
-            for block in range(*span)
-            for _, state in slices.give(type(span)(block, block + 1))
-            for name, value in state.items()
-        }
-
-
-@pytest.fixture(autouse=True)
-def _small_pieces(monkeypatch):
-    """So that each operation comes several times."""
-    monkeypatch.setattr(sharded_optimizer, "PACK_BLOCKS", 4)
-    monkeypatch.setattr(sharded_optimizer, "MOVE_BLOCKS", 3)
-
-
-@pytest.fixture(scope="module")
-def undisturbed():
-    """The same with the whole state on each worker."""
-    return run_together(Hub(3), lambda context: Script(context, shards=False).run())[0]
-
-
-def check(scripts, undisturbed, *, copies=2):
-    """All are as one that had the whole state; and each block is held by so many, alike."""
-    whole = undisturbed.optimizer.state_dict()["state"]
-    assert {script.trainer.applied_steps for script in scripts} == {EPOCHS * STEPS}
-    for script in scripts:
-        assert torch.equal(script.values, scripts[0].values)
-        assert script.values == pytest.approx(undisturbed.values, abs=1e-6)
-        assert script.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * 0.9**8)
-        assert not script.optimizer.state
-    layout = scripts[0].shards._layout
-    found = {}
-    for script in scripts:
-        for key, value in script.states().items():
-            found.setdefault(key, []).append(value)
-    for piece in layout.pieces(sharded_optimizer.Span(0, layout.num_blocks)):
-        for block in range(*piece.span):
-            start = (block - piece.span.start) * 256
-            for name, value in whole[piece.number].items():
-                wanted = value.flatten()[start : start + 256] if value.dim() else value
-                held = found[block, name]
-                assert len(held) >= copies  # who has given a part away lets go at its next update
-                assert all(each == held[0] for each in held)
-                assert held[0] == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-7)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
@@ -147,7 +20,7 @@ def test_parts_train_as_the_whole_does(undisturbed, num_workers):
     scripts = run_together(Hub(num_workers), lambda context: Script(context).run())
     check(scripts, undisturbed, copies=min(2, num_workers))
     if num_workers > 2:
-        lengths = [sum(s.length for s in script.shards._slices.spans()) for script in scripts]
+        lengths = [sum(s.length for s in script.shards.slices.spans()) for script in scripts]
         wanted = [10, 6, 4] if num_workers == 3 else [9, 5, 3, 3]
         assert max(abs(a - b) for a, b in zip(lengths, wanted, strict=True)) <= 1
 
@@ -182,6 +55,67 @@ def test_a_checkpoint_is_the_optimizers_own_and_is_gone_on_with_by_any_number(
     check(run_together(Hub(num_workers), go_on), undisturbed, copies=min(2, num_workers))
     alone = run_together(Hub(1), lambda c: Script(c, shards=False).resume(first.snapshot).run())
     assert alone[0].values == pytest.approx(undisturbed.values, abs=1e-6)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+def test_a_state_that_the_script_loads_is_gone_on_with(undisturbed, is_late):
+    """Before the trainer is made, or after that; the bits are those of the whole."""
+    kept = undisturbed.optimizer.state_dict()
+
+    def go_on(context, *, shards):
+        script = Script(context, shards=shards, state=None if is_late else kept)
+        if is_late:
+            script.optimizer.load_state_dict(copy.deepcopy(kept))
+        return script.run()
+
+    plain = run_together(Hub(1), lambda context: go_on(context, shards=False))[0]
+    assert not torch.equal(plain.values, undisturbed.values)
+    for script in run_together(Hub(3), lambda context: go_on(context, shards=True)):
+        assert script.values == pytest.approx(plain.values, abs=1e-6)
+
+
+class HubWithComer(Hub):
+    """Its last worker comes when a fault happens, before the others have met again."""
+
+    def __init__(self, size, faults):
+        super().__init__(size, faults)
+        self.left = {size - 1}
+
+    def enter(self, name):
+        """A comer waits for its turn."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: name not in self.left, PATIENCE_SECONDS)
+            return super().enter(name)
+
+    def is_due(self, place, when):
+        """As there."""
+        if is_due := super().is_due(place, when):
+            self.left.discard(self.size - 1)
+        return is_due
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["with nothing", "with the checkpoint"])
+@pytest.mark.parametrize("operation", ["gradients.0.0", "shards.parameters.0"])
+def test_who_comes_in_the_first_update_was_in_no_step_of_the_others(
+    undisturbed, is_loaded, operation
+):
+    """It begins where they did, so its parts are of the version before that update."""
+    hub = HubWithComer(4, [(0, operation, 1, "after")])
+    kept = run_together(Hub(1), lambda c: Script(c, shards=False).keep_at(3).run())[0].snapshot
+
+    def work(context):
+        script = Script(context, rooms=(24,) * 4)
+        if is_loaded:
+            return script.resume(kept).run()
+        if script.rank == 3:
+            with torch.no_grad():
+                for parameter in script.model.parameters():
+                    parameter.add_(1)
+        return script.run()
+
+    scripts = run_together(hub, work)
+    assert hub.fired == hub.faults
+    check(scripts, undisturbed)
 
 
 def test_who_has_too_little_room_together_is_told_so_in_one_line():

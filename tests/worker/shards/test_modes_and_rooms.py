@@ -163,7 +163,7 @@ class Script:
         """Blocks of the state in parts; None: it is whole."""
         if self.shards is None or not self.shards.is_cut:
             return None
-        return sum(span.length for span in self.shards._slices.spans())
+        return sum(span.length for span in self.shards.slices.spans())
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from hetero_hvd.worker.recovery.checkpoints.folder_store import FolderStore
 from hetero_hvd.worker.recovery.checkpoints.parted import PartedCheckpoints
 from hetero_hvd.worker.recovery.checkpoints.reading import read_checkpoint
 from hetero_hvd.worker.recovery.checkpoints.series import open_checkpoints
-from hetero_hvd.worker.shards.checkpoint_wishes import CheckpointWishes
+from hetero_hvd.worker.shards.wishes import Wishes
 
 from .test_lost_holders import EPOCHS, STEPS, Script, check
 
@@ -70,12 +70,13 @@ def check_last(folder, undisturbed, num_parts):
 
 
 def test_wishes_are_those_of_all_workers():
-    """One that wants a checkpoint is enough; who has written is counted."""
-    wishes = [CheckpointWishes() for _ in range(3)]
+    """One that wants a checkpoint is enough; who has written is counted, who leaves is named."""
+    wishes = [Wishes() for _ in range(3)]
     wishes[0].wants_one = wishes[0].has_written = wishes[2].has_written = lambda: True
-    sums = [sum(each) for each in zip(*(each.told() for each in wishes), strict=True)]
-    wishes[1].hear(sums)
+    wishes[2].wants_to_leave = lambda: True
+    wishes[1].hear([each.own for each in wishes])
     assert (wishes[1].is_wanted, wishes[1].num_written) == (True, 2)
+    assert wishes[1].leaving == {2}
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 4])

@@ -48,6 +48,7 @@ class Keeping:
         is_leader: Whether this worker has rank 0 at the moment.
         settings: Where, when and how many; None: the job wants none.
         tell: Called, in the thread that writes, for each checkpoint that is whole or cannot be.
+        wants_to_leave: Whether this worker was asked to leave.
         shards: The optimizer's state that is, or may be, in parts; then it is whole only where it
             was collected just now. None: each worker has all of it.
 
@@ -65,6 +66,7 @@ class Keeping:
         *,
         settings: CheckpointSettings | None,
         tell: Tell = lambda _: None,
+        wants_to_leave: Callable[[], bool] = bool,
         shards: ShardedOptimizer | None = None,
     ) -> None:
         if shards is not None and settings is not None and settings.best:
@@ -74,10 +76,11 @@ class Keeping:
             )
         self._shards = shards
         if shards is not None:
-            shards.wishes.wants_one = lambda: self._cut is not None and self.is_due
+            shards.wishes.wants_one = lambda: self.cut is not None and self.is_due
             shards.wishes.has_written = lambda: (
                 self._parted is not None and self._parted.has_written
             )
+            shards.wishes.wants_to_leave = wants_to_leave
             sizing.parts_bytes = shards.memory
         self._replica = replica
         self._position = position
@@ -135,7 +138,7 @@ class Keeping:
         if self._checkpoints is None:
             return
         is_collected = self._shards is not None and self._shards.is_collected
-        if is_collected or (self._cut is None and self.is_due):
+        if is_collected or (self.cut is None and self.is_due):
             self._checkpoints.save(self._position.applied_steps)
         if self._checkpoints.takes_memory or self._took_memory:
             self._sizing.forget_peak()  # it was that of the copy
@@ -161,7 +164,7 @@ class Keeping:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        shards = self._cut
+        shards = self.cut
         if shards is None:
             return
         wishes = shards.wishes
@@ -172,8 +175,19 @@ class Keeping:
                 self.step_done()
         elif parted is not None and wishes.num_written == collective.size:
             parted.finish(collective)
-        if shards.is_moving:
+        if wishes.leaving:
+            moves = shards.last_moves()
+            if moves is None:  # nobody could go on from what is left
+                self.keep_parts(collective)
+            shards.hand_over(collective, moves or [])
+        elif shards.is_moving:
             shards.move_some(collective)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether this worker may leave alone: others have all that it holds."""
+        shards = self.cut
+        return shards is None or shards.may_leave
 
     def keep_parts(self, collective: Collective) -> None:
         """All are at the end: what `keep` would do, of a state in parts; called by all workers.
@@ -193,7 +207,7 @@ class Keeping:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        shards = self._cut
+        shards = self.cut
         wish = _Wish.NOT
         if shards is not None and shards.is_unkept and self.is_kept:
             has_room = self._sizing.host_left_bytes(node) > shards.head_room.num_bytes
@@ -202,7 +216,7 @@ class Keeping:
 
     def _keep_parts(self, collective: Collective, wish: _Wish, *, is_last: bool) -> None:
         """As rank 0 wants it."""
-        if self._cut is None:
+        if self.cut is None:
             return
         applied_steps = self._position.applied_steps
         told = torch.tensor([float(wish if applied_steps > 0 else _Wish.NOT)])
@@ -220,7 +234,7 @@ class Keeping:
             if collective.rank == 0:
                 logger.warning("no checkpoint before the pause: the memory here cannot hold it")
             return
-        with self._cut.collected(collective):
+        with self.cut.collected(collective):
             self.keep()
 
     @property
@@ -239,14 +253,14 @@ class Keeping:
         return checkpoints.is_due() and checkpoints.is_ready()
 
     @property
-    def _cut(self) -> ShardedOptimizer | None:
+    def cut(self) -> ShardedOptimizer | None:
         """The state in parts; None: each worker has all of it."""
         shards = self._shards
         return shards if shards is not None and shards.is_cut else None
 
     @property
     def _is_whole(self) -> bool:
-        return self._cut is None or self._cut.is_collected
+        return self.cut is None or self.cut.is_collected
 
     def evaluated(self, metrics: Mapping[str, float], *, is_keeper: bool) -> None:
         """Keep the state that has the best result.
