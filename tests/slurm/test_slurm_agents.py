@@ -61,7 +61,7 @@ def test_a_name_that_was_not_written_as_a_whole_is_none(folder, monkeypatch):
     """A full disk, or an end at that moment: the next start gives the run its name."""
     agents = SlurmAgents(Given(folder))
     with monkeypatch.context() as full:
-        full.setattr(Path, "write_text", lambda path, _: path.touch() or full_disk())
+        full.setattr(Path, "replace", lambda *_: full_disk())
         with pytest.raises(JobError, match="No space left"):
             agents.same_run()
     assert re.fullmatch(r"a-b-[0-9a-f]{8}", agents.same_run().name)  # the folder is called "a b"
