@@ -9,7 +9,6 @@ from hetero_hvd.core.shards.cut import Span
 from hetero_hvd.core.shards.rooms import ROOM_RATIO, StateRoom
 from hetero_hvd.worker.micro_batch.sizing import PassMemory
 from hetero_hvd.worker.shards.members import PartsShort, ShardMember, mebibytes, placed
-from hetero_hvd.worker.shards.slices import Slices, Whole
 
 
 class HeadRoom:
@@ -44,12 +43,12 @@ class HeadRoom:
         if memory is not None:
             self.passes = memory()
 
-    def room(self, fixed_blocks: int | None, held: Slices | Whole) -> StateRoom:
+    def room(self, fixed_blocks: int | None, held_blocks: int) -> StateRoom:
         """What was measured, in blocks; what is held already is there in any case.
 
         Args:
             fixed_blocks: So many, whatever was; None: as was measured.
-            held: By this worker.
+            held_blocks: So many of a state that is trained with.
         """
         passes, block_bytes = self.passes, max(1.0, self._block_bytes)
         least_bytes = passes.idle_bytes + self._step_bytes
@@ -57,13 +56,11 @@ class HeadRoom:
             return StateRoom(fixed_blocks, fixed_blocks)
         if passes.line is None:
             left = ROOM_RATIO * (passes.limit_bytes - least_bytes) / block_bytes
-            return StateRoom(max(held.blocks_here, int(left)), left)
+            return StateRoom(max(held_blocks, int(left)), left)
         base, slope = (each / (1 - HEAD_ROOM_RATIO) for each in passes.line)
         taken_bytes = max(least_bytes / (1 - HEAD_ROOM_RATIO), base + slope * passes.smallest)
         return StateRoom(
-            most_blocks=max(
-                held.blocks_here, int((passes.limit_bytes - taken_bytes) / block_bytes)
-            ),
+            most_blocks=max(held_blocks, int((passes.limit_bytes - taken_bytes) / block_bytes)),
             idle_blocks=(passes.limit_bytes - base) / block_bytes,
             sample_blocks=slope / block_bytes,
         )

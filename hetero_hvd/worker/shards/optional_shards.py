@@ -28,6 +28,7 @@ class OptionalShards(ShardedOptimizer):
     ) -> None:
         super().__init__(optimizer, bucket_bytes)
         self.is_cut = None
+        self._has_whole = False  # in its own memory, and trains with it
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's own, or what is equal on all workers where it is cut."""
@@ -45,6 +46,9 @@ class OptionalShards(ShardedOptimizer):
     def held(self, applied_steps: int, memory: Callable[[], PassMemory] | None) -> HeldShards:
         """What to tell the others; see there."""
         found = replace(super().held(applied_steps, memory), is_cut=self.is_cut)
+        if self._has_whole:
+            most = max(self._layout.num_blocks, found.room.most_blocks)
+            found = replace(found, room=found.room._replace(most_blocks=most))
         if self.is_cut is not False:
             return found
         return replace(found, spans=((0, self._layout.num_blocks),), is_whole=True)
@@ -100,6 +104,7 @@ class OptionalShards(ShardedOptimizer):
             keys = [key for group in groups for key in group["params"]]
             states = {key: kept[number] for number, key in enumerate(keys) if number in kept}
             self._optimizer.load_state_dict({"state": states, "param_groups": groups})
+        self._has_whole |= self.is_cut is False
         self.is_cut = is_cut
 
     def meet(
@@ -108,6 +113,7 @@ class OptionalShards(ShardedOptimizer):
         """See there; all have the same whole state already where it is not cut."""
         if self.is_cut:
             super().meet(collective, members, shares)
+            self._has_whole &= bool(self.head_room.shortage)
             return
         self._collective = collective
         truth = newest_version(members)

@@ -183,7 +183,7 @@ class ShardedOptimizer:
             updates=self._updates,
             spans=tuple((span.start, span.stop) for span in spans),
             is_whole=is_whole,
-            room=self.head_room.room(self._room_blocks, self._whole or self.slices),
+            room=self.head_room.room(self._room_blocks, self.slices.num_blocks),
             smallest=self.head_room.passes.smallest,
             largest=self.head_room.passes.largest,
             is_torn=self._is_torn,

@@ -173,8 +173,8 @@ class Slices:
         return bytes_on(self._layout.kind, self._twin.state.values())
 
     @property
-    def blocks_here(self) -> int:
-        """That memory holds."""
+    def num_blocks(self) -> int:
+        """That are held."""
         return sum(piece.span.length for piece in self._held)
 
     def step(self) -> None:
@@ -339,11 +339,6 @@ class Whole:
     def num_bytes(self) -> int:
         """What it takes of the memory of the parameters' device, which may be another one."""
         return bytes_on(self._layout.kind, self.states.values())
-
-    @property
-    def blocks_here(self) -> int:
-        """That memory holds; it may be on the host, and nothing before the first step."""
-        return self._layout.num_blocks if self.num_bytes else 0
 
     def hand_over(self, spans: Iterable[Span]) -> Iterator[tuple[ShardPiece, State]]:
         """Copies of the state of these blocks, in order; what is passed by is let go at once."""

@@ -18,7 +18,7 @@ from hetero_hvd.worker.micro_batch.sizing import AUTO, MicroBatchSizer, PassMemo
 from hetero_hvd.worker.shards.element_wise import BLOCK_ELEMENTS
 from hetero_hvd.worker.shards.head_room import HeadRoom
 from hetero_hvd.worker.shards.members import HeldShards, ShardMember
-from hetero_hvd.worker.shards.slices import Layout, Whole
+from hetero_hvd.worker.shards.slices import Layout
 
 KIB = 1024
 STATE_BYTES = 2 * KIB
@@ -29,7 +29,6 @@ PARAMETER = torch.nn.Parameter(torch.zeros(100 * BLOCK_ELEMENTS))
 """A hundred blocks, 1 KiB each."""
 
 LAYOUT = Layout(torch.optim.SGD([PARAMETER], lr=1.0))
-NOTHING = Whole(LAYOUT, frozenset())
 
 
 def head_room():
@@ -41,7 +40,7 @@ def test_before_anything_is_measured_a_rest_is_left_for_the_passes():
     """Of what model and gradients leave."""
     room = head_room()
     room.measure(lambda: PassMemory(1000 * KIB, 300 * KIB, None, 1, 0))
-    found = room.room(None, NOTHING)
+    found = room.room(None, 0)
     assert found.most_blocks == int(ROOM_RATIO * (1000 - 300 - 100) / 2)
     assert found.beside(1) == found.beside(1000) == found.most_blocks
 
@@ -54,20 +53,18 @@ def test_each_sample_at_a_time_takes_its_part_of_the_room(samples, taken):
     room = head_room()
     room.measure(lambda: PassMemory(2000 * KIB, 300 * KIB, (300.0 * KIB, 10.0 * KIB), 1, 0))
     left = max(0, 2000 - taken / (1 - HEAD_ROOM_RATIO)) / 2
-    assert abs(room.room(None, NOTHING).beside(samples) - left) <= 1
+    assert abs(room.room(None, 0).beside(samples) - left) <= 1
     room.measure(None)  # as last time
-    assert abs(room.room(None, NOTHING).beside(samples) - left) <= 1
+    assert abs(room.room(None, 0).beside(samples) - left) <= 1
 
 
 def test_what_is_held_is_there_whatever_is_measured():
-    """Who holds it lives; so no part is taken from it for want of memory."""
+    """Who trains with it lives; so no part is taken from it for want of memory."""
     room = head_room()
     for line in (None, (900.0 * KIB, 10.0 * KIB)):
         room.measure(lambda: PassMemory(1000 * KIB, 950 * KIB, line, 1, 0))  # noqa: B023 - at once
-        assert room.room(None, NOTHING).most_blocks == 0
-        state = {"exp_avg": torch.zeros_like(PARAMETER), "step": torch.tensor(1.0)}
-        whole = Whole(LAYOUT, frozenset({"exp_avg"}), {0: state})
-        assert room.room(None, whole).most_blocks == 100
+        assert room.room(None, 0).most_blocks == 0
+        assert room.room(None, 70).most_blocks == 70
 
 
 @pytest.mark.parametrize(
@@ -86,7 +83,7 @@ def test_the_shares_of_the_plan_decide_who_holds_how_much():
     for number in range(3):
         own = head_room()
         own.measure(lambda: passes)
-        held = HeldShards(room=own.room(None, NOTHING), smallest=1, largest=0)
+        held = HeldShards(room=own.room(None, 0), smallest=1, largest=0)
         members.append(ShardMember(0, is_applying=False, held=held, name=f"w:{number}"))
     alike, other = head_room(), head_room()
     assert alike.loads(members, (20, 20, 20), {}, 0) == (66, 67, 67)

@@ -37,6 +37,7 @@ class Case(NamedTuple):
             once the others wait for it; "": not at all.
         late: See there.
         loses: Whether the first worker is lost under way.
+        shrinks: Whether none of the first ones is measured to have any room by then.
     """
 
     rooms: tuple[int, ...]
@@ -44,6 +45,7 @@ class Case(NamedTuple):
     comes: str = ""
     late: int = 0
     loses: bool = False
+    shrinks: bool = False
 
 
 CASES = {
@@ -53,6 +55,9 @@ CASES = {
     "fits not at all": Case((6, 5, 4), is_cut=True, comes="pauses", late=9),
     "a joiner that fits": Case((24, 12, 10), is_cut=False, comes="joins", late=10),
     "a joiner that is small": Case((24, 12, 10), is_cut=True, comes="joins", late=3),
+    "a joiner where others are full": Case(
+        (24, 12, 10), is_cut=True, comes="joins", late=3, shrinks=True
+    ),
     "a loss makes it short": Case((9, 8, 6), is_cut=True, comes="pauses", late=8, loses=True),
     "a loss of a whole one": Case((24, 12, 10), is_cut=False, loses=True),
 }
@@ -76,7 +81,7 @@ class Job:
     snapshot = None
     epochs = EPOCHS
 
-    def __init__(self, mode, case, *, folder=None, waits=600.0, faults=()):
+    def __init__(self, mode, case, *, folder=None, waits=20.0, faults=()):
         self.mode = mode
         self.case = case
         self.folder = folder
@@ -85,6 +90,7 @@ class Job:
         self.hub = Hub(4 if case.comes else 3, faults, late={3} if case.comes else ())
         self.told = []
         self.contexts = []
+        self.scripts = []
 
     def run(self):
         """Train; gives who is left."""
@@ -92,6 +98,8 @@ class Job:
 
     def admit(self):
         """The one who is late comes, and the others hear of it."""
+        for script in self.scripts if self.case.shrinks and self.mode == "auto" else ():
+            script.shards._room_blocks = 0
         self.hub.admit(3)
         for context in self.contexts:
             context.reset_requested = True
@@ -109,7 +117,9 @@ class Job:
         context.tell = self.tell
         context.reset_done = lambda _: setattr(context, "reset_requested", False)
         self.contexts.append(context)
-        return Script(self, context).run()
+        script = Script(self, context)
+        self.scripts.append(script)
+        return script.run()
 
 
 class Script:
