@@ -104,7 +104,6 @@ class ElasticState:
             wants_to_leave=lambda: self.context.leave_reason is not None,
             shards=mode.shards,
         )
-        self._shards = mode.shards
         self.last_state = LastState(self.replica)
         self._agreement = Agreement(self.replica, self.position, self._kept, self.last_state)
         own = partial(self._report, is_applying=True)
@@ -374,6 +373,7 @@ class ElasticState:
             self._kept.keep_parts(self.context.collective)
             self._leave("the driver ends the job")
         if table.reset:
+            self._kept.end_membership(self.context, self.membership.workers)
             self.recover("membership", "the driver wants another membership")
 
     def _restart(self) -> None:
@@ -402,7 +402,7 @@ class ElasticState:
                 # Stored at once: should this rendezvous break, its id must not be used again.
                 context.agreed(next_rendezvous_id(reports), run_of(reports))
                 try:
-                    own = self.replica, reports, context.planner, self._shards
+                    own = self.replica, reports, context.planner, self._kept.shards
                     self._membership = meet(collective, *own)
                     self.last_state.is_trusted = True
                     break
@@ -422,7 +422,7 @@ class ElasticState:
     def _report(
         self, *, is_new: bool = False, has_state: bool = True, is_applying: bool = False
     ) -> Report:
-        has_state &= is_applying or not (self._shards and self._shards.is_torn)
+        has_state &= is_applying or not (self._kept.shards and self._kept.shards.is_torn)
         return Report(
             worker=self.context.settings.worker,
             applied_steps=self.position.applied_steps if has_state else FRESH,

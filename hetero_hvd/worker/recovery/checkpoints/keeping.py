@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 
 from hetero_hvd.errors import JobError, UserError
-from hetero_hvd.messages import CheckpointWritten
+from hetero_hvd.messages import CheckpointWritten, WorkerId
 from hetero_hvd.messages.launch import CheckpointSettings, NodeSettings
 from hetero_hvd.worker.comm.horovod import Collective
+from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.checkpoints.series import open_checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.session.turns import next_number
+from hetero_hvd.worker.session.worker_context import WorkerContext
 from hetero_hvd.worker.shards.members import HeldShards
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 
@@ -148,12 +150,37 @@ class Keeping:
             with shards.collected(collective):
                 self.step_done()
         if shards.leaving:
-            moves = shards.last_moves()
-            if moves is None:  # nobody could go on from what is left
-                self.keep_parts(collective)
-            shards.hand_over(collective, moves or [])
+            self._make_way(collective)
         elif shards.is_moving:
             shards.move_some(collective)
+
+    def end_membership(self, context: WorkerContext, members: Sequence[WorkerId]) -> None:
+        """The driver wants another membership: what only those have who leave goes to others.
+
+        Called by all members, between two steps.
+
+        Args:
+            context: For the rendezvous, and what the driver has said.
+            members: In rank order.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        if self.shards is None:
+            return
+        leaving = () if context.client is None else context.client.leaving
+        own = bytes(member in leaving for member in members)
+        told = gather_bytes(context.collective, own, "shards.leaving")[0]  # rank 0 has heard of it
+        self.shards.leaving = {rank for rank, leaves in enumerate(told) if leaves}
+        if self.shards.leaving:
+            self._make_way(context.collective)
+
+    def _make_way(self, collective: Collective) -> None:
+        assert self.shards is not None  # noqa: S101 - some want to leave with parts
+        moves = self.shards.last_moves()
+        if moves is None:  # nobody could go on from what is left
+            self.keep_parts(collective)
+        self.shards.hand_over(collective, moves or [])
 
     @property
     def may_leave(self) -> bool:
