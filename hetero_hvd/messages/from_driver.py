@@ -67,9 +67,11 @@ class ResetRequested(Message, frozen=True):
 
     Attributes:
         reason: Why, in words.
+        leaving: Members that will be none of the next membership.
     """
 
     reason: str
+    leaving: tuple[WorkerId, ...] = ()
 
 
 class MemberLost(Message, frozen=True):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hetero_hvd import read_checkpoint
-from tests.kit.fault_job import FaultJob
+from tests.kit.fault_job import FaultJob, write_nodes
 
 from .conftest import BATCH, SAMPLES, assert_exact
 
@@ -146,6 +146,28 @@ def test_several_that_are_asked_to_leave_at_once_hand_over_what_they_have(tmp_pa
     job = FaultJob(tmp_path, NODES, faults=faults, settings=ENDS, epochs=EPOCHS, **SCRIPT)
     assert job.wait(200) == 0, job.console
     assert_exact(job, epochs=EPOCHS, workers=["west:0"])
+    assert "of the optimizer's state move before 3 workers leave" in job.console
+
+
+@pytest.mark.matrix
+def test_several_nodes_that_are_taken_out_at_once_hand_over_what_they_have(tmp_path):
+    """By the driver, which makes a membership without them."""
+    job = FaultJob(
+        tmp_path,
+        NODES,
+        settings=ENDS,
+        epochs=4 * EPOCHS,
+        patient_from=12,
+        patient_until="gone",
+        patient_seconds=0.1,
+        **SCRIPT,
+    )
+    job.wait_for_step(13)
+    write_nodes(job.nodes_file, NODES[3:], **ENDS)
+    job.wait_for("1 workers train together: west:0")
+    (tmp_path / "gone").touch()
+    assert job.wait(200) == 0, job.console
+    assert_exact(job, epochs=4 * EPOCHS, workers=["west:0"])
     assert "of the optimizer's state move before 3 workers leave" in job.console
 
 

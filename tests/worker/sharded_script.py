@@ -45,7 +45,7 @@ class Script:
             shard_optimizer=shards,
             **options,
         )
-        self.shards = self.trainer._state._shards
+        self.shards = self.trainer._state._kept.shards
         if shards:
             self.shards._room_blocks = rooms[self.rank]
         self.trainer._state._context = context

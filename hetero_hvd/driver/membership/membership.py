@@ -263,5 +263,7 @@ class Membership:
             return
         self._next_request_at_seconds = now + REQUEST_SECONDS
         words = [f"{host} joins" for host in joining] + [f"{host} leaves" for host in leaving]
+        away = tuple(s.worker for host in sorted(leaving) if (s := self._find_present(host)))
         for host in self.hosts:
-            self._channels.send(host, ResetRequested(reason=", ".join(sorted(words))))
+            request = ResetRequested(reason=", ".join(sorted(words)), leaving=away)
+            self._channels.send(host, request)

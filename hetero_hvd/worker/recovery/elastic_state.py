@@ -105,18 +105,14 @@ class ElasticState:
             wants_to_leave=lambda: self.context.leave_reason is not None,
             shards=mode.shards,
         )
-        self._shards = mode.shards
         self._pause = MemoryPause(mode.shards, self, launch.job.elastic_timeout_seconds)
         self.last_state = LastState(self.replica)
         self._agreement = Agreement(self.replica, self.position, self._kept, self.last_state)
-        own = partial(self._report, is_applying=True)
-        self.application = StepApplication(
-            self.position, self.last_state, own, self._restart, mode.shards
-        )
-        floor_seconds = launch.job.hang_timeout_seconds
+        again = partial(self._report, is_applying=True), self._restart
+        self.application = StepApplication(self.position, self.last_state, *again, mode.shards)
         self._check_steps = launch.check_steps
         self._clock = clock
-        self._watchdog = Watchdog(clock, lambda: sizing.shape, floor_seconds=floor_seconds)
+        self._watchdog = Watchdog(clock, lambda: sizing.shape, launch.job.hang_timeout_seconds)
         self._loader = loader
         self._numerics = ""
         self._has_loaded = False
@@ -181,8 +177,8 @@ class ElasticState:
         self.rejoin()
         if self._membership is None:
             self._kept.prove()
-            resumed = self._kept.load()
-            self._meet(is_new=True, has_state=self._has_loaded or resumed is not None)
+            is_loaded = self._kept.load() is not None or self._has_loaded
+            self._meet(is_new=True, has_state=is_loaded)
             is_found = self.membership.consistency.num_fresh < self.num_workers
             self._kept.check_found(is_found=is_found)
             self.times.restart()
@@ -283,10 +279,10 @@ class ElasticState:
         try:
             self._kept.tend_parts(self.context.collective)
             self.leave_if_due()
-            if is_check_due(self.position, self._check_steps):
-                when = f"at step {self.position.applied_steps}"
-                if self._compare(when, "checksums"):
-                    self.times.forget()
+            when = f"at step {self.position.applied_steps}"
+            is_due = is_check_due(self.position, self._check_steps)
+            if is_due and self._compare(when, "checksums"):
+                self.times.forget()
             self._act_on(exchange.read_after(step, self._clock))
             if exchange is self.membership.exchange and exchange.is_due(step):
                 flags = RESET * self.context.reset_requested + STOP * self.context.stop_requested
@@ -375,6 +371,7 @@ class ElasticState:
             self._kept.keep_parts(self.context.collective)
             self.leave("the driver ends the job")
         if table.reset:
+            self._kept.end_membership(self.context, self.membership.workers)
             self.recover("membership", "the driver wants another membership")
 
     def _restart(self) -> None:
@@ -403,7 +400,7 @@ class ElasticState:
                 # Stored at once: should this rendezvous break, its id must not be used again.
                 context.agreed(next_rendezvous_id(reports), run_of(reports))
                 try:
-                    own = self.replica, reports, context.planner, self._shards
+                    own = self.replica, reports, context.planner, self._kept.shards
                     self._membership = meet(collective, *own)
                     self.last_state.is_trusted = True
                     if self._pause.is_over(self._kept.keep_before_pause):
@@ -425,7 +422,7 @@ class ElasticState:
     def _report(
         self, *, is_new: bool = False, has_state: bool = True, is_applying: bool = False
     ) -> Report:
-        has_state &= is_applying or not (self._shards and self._shards.is_torn)
+        has_state &= is_applying or not (self._kept.shards and self._kept.shards.is_torn)
         return Report(
             worker=self.context.settings.worker,
             applied_steps=self.position.applied_steps if has_state else FRESH,

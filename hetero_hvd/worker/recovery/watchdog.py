@@ -42,7 +42,7 @@ class Watchdog:
     """
 
     def __init__(
-        self, clock: PhaseClock, shape: Callable[[], Hashable], *, floor_seconds: float
+        self, clock: PhaseClock, shape: Callable[[], Hashable], floor_seconds: float
     ) -> None:
         self._clock = clock
         self._shape = shape

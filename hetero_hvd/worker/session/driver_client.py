@@ -28,6 +28,7 @@ from hetero_hvd.messages import (
     RouteAsked,
     Stop,
     TraceRequested,
+    WorkerId,
 )
 from hetero_hvd.security.tls import client_context
 from hetero_hvd.security.tls_stream import TlsStream
@@ -87,6 +88,7 @@ class DriverClient:
 
     Attributes:
         reset_requested: Whether the driver wants another membership.
+        leaving: Who will be none of it then.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class DriverClient:
         self._is_cut_off = self._is_refused = False
         self._routes = RouteProbe()
         self.reset_requested = False
+        self.leaving: tuple[WorkerId, ...] = ()
         self._on_void = on_void
         self._on_member_lost = on_member_lost
         self._on_connected = on_connected
@@ -315,6 +318,7 @@ class DriverClient:
                 case BatchPlan():
                     self._plan = message
                 case ResetRequested():
+                    self.leaving = message.leaving
                     self.reset_requested = True
                 case TraceRequested():
                     self._on_trace(message)

@@ -242,18 +242,13 @@ class ShardedOptimizer:
         self.may_leave = False
         if loads is None:
             self.parts = self._target
-            others = {n: spans for n, spans in held.items() if n != rank}
-            self.may_leave = not lost(num_blocks, others)
+            self.may_leave = not lost(num_blocks, {n: held[n] for n in held if n != rank})
             return
         if any(members[n].held.is_whole for n in held):
             while self._moves:
                 self.move_some(collective)
         if self._whole is not None:
-            whole, self._whole = self._whole, None
-            self._optimizer.state.clear()
-            for piece, state in whole.hand_over(spans_of(self._target, rank)):
-                self.slices.take(piece, state)
-            self._held = {n: spans_of(self._target, n) for n in range(len(members))}
+            self._take_own_parts(self._whole, rank)
         if not self._moves:
             self._moved()
             return
@@ -264,6 +259,14 @@ class ShardedOptimizer:
                 " the next steps, which go on with those who hold it",
                 self._in_words(sum(move.span.length for move in self._moves)),
             )
+
+    def _take_own_parts(self, whole: Whole, rank: int) -> None:
+        """All have the whole state: each keeps what it is to hold of it."""
+        self._whole = None
+        self._optimizer.state.clear()
+        for piece, state in whole.hand_over(spans_of(self._target, rank)):
+            self.slices.take(piece, state)
+        self._held = {n: spans_of(self._target, n) for n in self._held}
 
     def _moves_to(self, held: Holdings) -> deque[Move]:
         wanted = moves(self._target, held)

@@ -144,11 +144,13 @@ def test_it_keeps_what_the_driver_wants(start):
     _, client, tell = pair(start)
     tell(plan(1))
     tell(plan(2))
-    tell(ResetRequested(reason="a node came"))
+    leaving = (WorkerId("north", 0),)
+    tell(ResetRequested(reason="a node came", leaving=leaving))
     tell(Stop(reason="enough"))
     wait_for(lambda: client.stop is not None)
     assert client.plan == plan(2)
     assert client.reset_requested
+    assert client.leaving == leaving
 
 
 def test_a_worker_that_is_not_wanted_is_told_while_it_waits(start):

@@ -44,6 +44,7 @@ EVERYTHING = WorkerLaunch(
         staleness_warmup_steps=7,
         nvtx=True,
         hang_timeout_seconds=12.5,
+        elastic_timeout_seconds=90.0,
         log_format="json",
     ),
     checkpoints=CheckpointSettings(folder="out", run="one", best="-loss", resume="before"),

@@ -140,7 +140,7 @@ class Script:
         state = self.trainer._state
         state._context = context
         state._pause._limit_seconds = job.waits
-        self.shards = state._shards
+        self.shards = state._kept.shards
         if self.shards is not None:
             self.shards._room_blocks = (*job.case.rooms, job.case.late)[self.rank]
         if job.snapshot is not None:

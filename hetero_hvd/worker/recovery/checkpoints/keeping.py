@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 
 import torch
 
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.messages import WorkerId
 from hetero_hvd.messages.launch import CheckpointSettings, NodeSettings
 from hetero_hvd.worker.comm.horovod import Collective
+from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.checkpoints.not_kept import Tell
@@ -19,6 +21,7 @@ from hetero_hvd.worker.recovery.checkpoints.parted import PartedCheckpoints
 from hetero_hvd.worker.recovery.checkpoints.series import open_checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.session.turns import next_number
+from hetero_hvd.worker.session.worker_context import WorkerContext
 from hetero_hvd.worker.shards.members import HeldShards
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 
@@ -52,6 +55,9 @@ class Keeping:
         shards: The optimizer's state that is, or may be, in parts; then it is whole only where it
             was collected just now. None: each worker has all of it.
 
+    Attributes:
+        shards: As above.
+
     Raises:
         UserError: The best state is wanted of a state in parts.
     """
@@ -74,7 +80,7 @@ class Keeping:
                 "shard_optimizer: not with checkpoint_best: the best state is written by one "
                 "worker, which has a part of it; leave out one of the two"
             )
-        self._shards = shards
+        self.shards = shards
         if shards is not None:
             shards.wishes.wants_one = lambda: self.cut is not None and self.is_due
             shards.wishes.has_written = lambda: (
@@ -137,7 +143,7 @@ class Keeping:
             self.prove()
         if self._checkpoints is None:
             return
-        is_collected = self._shards is not None and self._shards.is_collected
+        is_collected = self.shards is not None and self.shards.is_collected
         if is_collected or (self.cut is None and self.is_due):
             self._checkpoints.save(self._position.applied_steps)
         if self._checkpoints.takes_memory or self._took_memory:
@@ -151,12 +157,12 @@ class Keeping:
             node: The most memory that the user allows.
             collective: The rendezvous of now.
         """
-        if self._shards is None:
+        if self.shards is None:
             return None
         if self._parted is not None:
             self._parted.over(collective)
         memory = partial(self._sizing.memory, node)
-        return self._shards.held(self._position.applied_steps, memory)
+        return self.shards.held(self._position.applied_steps, memory)
 
     def tend_parts(self, collective: Collective) -> None:
         """Between two steps: what is due of a state in parts; called by all workers.
@@ -176,12 +182,38 @@ class Keeping:
         elif parted is not None and wishes.num_written == collective.size:
             parted.finish(collective)
         if wishes.leaving:
-            moves = shards.last_moves()
-            if moves is None:  # nobody could go on from what is left
-                self.keep_parts(collective)
-            shards.hand_over(collective, moves or [])
+            self._make_way(collective)
         elif shards.is_moving:
             shards.move_some(collective)
+
+    def end_membership(self, context: WorkerContext, members: Sequence[WorkerId]) -> None:
+        """The driver wants another membership: what only those have who leave goes to others.
+
+        Called by all members, between two steps.
+
+        Args:
+            context: For the rendezvous, and what the driver has said.
+            members: In rank order.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        shards = self.cut
+        if shards is None:
+            return
+        leaving = () if context.client is None else context.client.leaving
+        own = bytes(member in leaving for member in members)
+        told = gather_bytes(context.collective, own, "shards.leaving")[0]  # rank 0 has heard of it
+        shards.wishes.leaving = {rank for rank, leaves in enumerate(told) if leaves}
+        if shards.wishes.leaving:
+            self._make_way(context.collective)
+
+    def _make_way(self, collective: Collective) -> None:
+        assert self.cut is not None  # noqa: S101 - some want to leave with parts
+        moves = self.cut.last_moves()
+        if moves is None:  # nobody could go on from what is left
+            self.keep_parts(collective)
+        self.cut.hand_over(collective, moves or [])
 
     @property
     def may_leave(self) -> bool:
@@ -255,7 +287,7 @@ class Keeping:
     @property
     def cut(self) -> ShardedOptimizer | None:
         """The state in parts; None: each worker has all of it."""
-        shards = self._shards
+        shards = self.shards
         return shards if shards is not None and shards.is_cut else None
 
     @property
