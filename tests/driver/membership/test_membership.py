@@ -9,7 +9,7 @@ import pytest
 
 from hetero_hvd.driver.membership import membership as module
 from hetero_hvd.driver.membership.membership import Membership
-from hetero_hvd.messages import MemberLost, ResetRequested
+from hetero_hvd.messages import MemberLost, ResetRequested, WorkerId
 
 
 class MeetingPlace:
@@ -107,7 +107,9 @@ def test_who_leaves_waits_for_nobody(monkeypatch, case):
 
     def course(membership, _):
         for joining, leaving, _ in WISHES[case]:
-            membership._slots.find = lambda _: SimpleNamespace(left=asyncio.Event())
+            membership._slots.find = lambda host: SimpleNamespace(
+                left=asyncio.Event(), worker=WorkerId(host, 0)
+            )
             membership._request_reset(joining, leaving)
             counts.append(membership._next_request_at_seconds > 0)
 
@@ -116,3 +118,5 @@ def test_who_leaves_waits_for_nobody(monkeypatch, case):
     expected = [number for *_, number in WISHES[case]]
     assert counts == [bool(number) for number in expected]
     assert asked == (["a", "b", "c"] if any(expected) else [])
+    named = {word.leaving for _, word in sent if isinstance(word, ResetRequested)}
+    assert named == ({(WorkerId("a", 0),)} if any(expected) else set())
