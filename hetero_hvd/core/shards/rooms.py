@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hetero_hvd.core.shards.cut import COPIES, NoRoom, loads
 
-ROOM_RATIO = 0.9
+ROOM_RATIO = 0.95
 """Of what a memory has left beside model and gradients, before the passes are measured; the rest is
 for these, whose micro-batches are made so small that they fit."""
 

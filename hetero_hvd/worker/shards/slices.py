@@ -32,6 +32,10 @@ LENGTH_BYTES = 8
 
 HALVES = torch.float16, torch.bfloat16
 
+LATER_BYTES = 12 * 2**20
+"""What a process on the host takes from its first step on beside all that is counted: threads of
+autograd and what Python imports late (measured, with torch 2.13)."""
+
 
 class ShardPiece(NamedTuple):
     """Blocks of one parameter.
@@ -74,7 +78,7 @@ class Layout:
 
         That is the gradients; of those of half precision three buckets in float32, as they travel
         (see `Reducer`): two, and what the next is made of; and, on the host, the parameters that a
-        worker gives and gets.
+        worker gives and gets, and what a process takes later.
 
         Args:
             num_told: Blocks of parameters that travel at once.
@@ -84,7 +88,8 @@ class Layout:
         widened = min(sum(halves), 3 * (bucket_bytes // 2 + max(halves, default=0)))
         on_host = [each for each in self.parameters if not is_accelerator(each.device)]
         told = 2 * num_told * BLOCK_ELEMENTS * max((e.element_size() for e in on_host), default=0)
-        return sum(each.nbytes for each in self.parameters) + widened + told
+        later = told + LATER_BYTES if on_host else 0
+        return sum(each.nbytes for each in self.parameters) + widened + later
 
     def pieces(self, span: Span) -> Iterator[ShardPiece]:
         """The blocks of a span, parameter by parameter."""
