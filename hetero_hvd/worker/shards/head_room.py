@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from hetero_hvd.core.micro_batch.memory_model import HEAD_ROOM_RATIO
 from hetero_hvd.core.shards.cut import Span
 from hetero_hvd.core.shards.rooms import ROOM_RATIO, StateRoom
 from hetero_hvd.worker.micro_batch.sizing import PassMemory
+from hetero_hvd.worker.shards.exchanges import pack_blocks
 from hetero_hvd.worker.shards.members import PartsShort, ShardMember, mebibytes, placed
 
 
@@ -18,22 +20,28 @@ class HeadRoom:
         num_blocks: Of the state.
         block_bytes: Of the state of a block; 0: nothing but the work is divided.
         step_bytes: What a step takes beside parameters, state and passes.
+        told_bytes: Of the parameters of a block, which travel after each update.
 
     Attributes:
         num_bytes: Of the whole state.
         load_bytes: What this worker is to hold of it.
+        pack_blocks: Blocks of parameters that travel at a time; alike on all members.
         passes: What was measured last.
         shortage: What there is of memory and what it takes, while that is too little; "": it is
             enough.
         news: What was decided and nobody has said yet, a line each.
     """
 
-    def __init__(self, num_blocks: int, block_bytes: float, step_bytes: float) -> None:
+    def __init__(
+        self, num_blocks: int, block_bytes: float, step_bytes: float, told_bytes: float
+    ) -> None:
         self._num_blocks = num_blocks
         self._block_bytes = block_bytes
         self._step_bytes = step_bytes
         self.num_bytes = self._num_blocks * block_bytes
+        self._told_bytes = told_bytes
         self.load_bytes = 0.0
+        self.pack_blocks = 0
         self.passes = PassMemory(0.0, 0.0, None, 1, 0)
         self.shortage = ""
         self.news: list[str] = []
@@ -87,6 +95,9 @@ class HeadRoom:
             self.shortage = str(why)
             return None
         self.load_bytes = found.loads[rank] * self._block_bytes
+        spare = min(room - load for room, load in zip(found.rooms, found.loads, strict=True))
+        spare_bytes = spare * self._block_bytes if self._block_bytes else math.inf
+        self.pack_blocks = pack_blocks(spare_bytes, self._told_bytes)
         if self._block_bytes:
             is_alone = max(found.loads) == sum(found.loads)
             where = "on one worker alone" if is_alone else "each part on two workers"

@@ -120,6 +120,7 @@ class ShardedOptimizer:
             self._layout.num_blocks,
             self._block_bytes,
             self._layout.step_bytes(NUM_PACKS * PACK_BLOCKS, bucket_bytes),
+            self._layout.block_bytes,
         )
         self._rooms: list[int] = []
         self._basis = -1
@@ -360,7 +361,7 @@ class ShardedOptimizer:
         # A scheduler asks whether the optimizer has stepped before it does (torch 2, LRScheduler).
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
         try:
-            tell_parameters(self._collective, self._layout, self.parts)
+            tell_parameters(self._collective, self._layout, self.parts, self.head_room.pack_blocks)
         except Interrupted as fault:
             self.finish_elsewhere(self._collective, fault)
         self._is_torn = False

@@ -73,6 +73,11 @@ class Layout:
         """Of the device where the parameters are."""
         return self.parameters[0].device.type
 
+    @property
+    def block_bytes(self) -> int:
+        """Of the parameters of a block, at most."""
+        return BLOCK_ELEMENTS * max((each.element_size() for each in self.parameters), default=4)
+
     def step_bytes(self, num_told: int, bucket_bytes: int) -> int:
         """What a step takes of the memory beside parameters and state, without its passes.
 

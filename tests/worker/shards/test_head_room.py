@@ -33,7 +33,7 @@ LAYOUT = Layout(torch.optim.SGD([PARAMETER], lr=1.0))
 
 def head_room():
     """Of a worker that holds nothing yet."""
-    return HeadRoom(LAYOUT.num_blocks, STATE_BYTES, PARAMETER.nbytes)
+    return HeadRoom(LAYOUT.num_blocks, STATE_BYTES, PARAMETER.nbytes, KIB)
 
 
 def test_before_anything_is_measured_a_rest_is_left_for_the_passes():
