@@ -13,7 +13,7 @@ from hetero_hvd.worker.shards import exchanges, sharded_optimizer
 def _small_pieces(monkeypatch):
     """So that each operation comes several times."""
     monkeypatch.setattr(exchanges, "PACK_BLOCKS", 4)
-    monkeypatch.setattr(exchanges, "MOST_PACK_BLOCKS", 5)
+    monkeypatch.setattr(exchanges, "MOST_PACK_BLOCKS", 4)
     monkeypatch.setattr(sharded_optimizer, "MOVE_BLOCKS", 3)
 
 
