@@ -174,6 +174,11 @@ class Logged(Message, frozen=True):
     remaining_steps: int = -1
     is_left: bool = False
 
+    @property
+    def steps_to_take(self) -> int:
+        """Until the training ends; -1: not known."""
+        return 0 if self.is_left else self.remaining_steps
+
 
 class CheckpointWritten(Message, frozen=True):
     """A state of the training is on disk as a whole. Sent by who has written it.

@@ -97,8 +97,7 @@ class Quality:
             view.learning_rates = list(rates.values())
         own = {LOSS, *rates}
         view.logged |= {name: value for name, value in newest.items() if name not in own}
-        to_take = 0 if event.is_left else event.remaining_steps
-        view.remaining_seconds = self._remaining_seconds(to_take)
+        view.remaining_seconds = self._remaining_seconds(event.steps_to_take)
         is_known = event.remaining_steps >= 0
         view.total_steps = event.step + event.remaining_steps if is_known else None
         total = view.total_steps

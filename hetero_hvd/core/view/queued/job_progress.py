@@ -72,8 +72,7 @@ class JobProgress:
                 self._step = max(self._step, event.step)
                 self._last_step = -1
                 if event.remaining_steps >= 0:
-                    to_take = 0 if event.is_left else event.remaining_steps
-                    self._last_step = event.step + to_take
+                    self._last_step = event.step + event.steps_to_take
 
     def _timed(self, table: StepTable) -> None:
         self._step = max(self._step, table.step + 1)
