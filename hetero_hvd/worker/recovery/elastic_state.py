@@ -279,9 +279,8 @@ class ElasticState:
         try:
             self._kept.tend_parts(self.context.collective)
             self.leave_if_due()
-            when = f"at step {self.position.applied_steps}"
             is_due = is_check_due(self.position, self._check_steps)
-            if is_due and self._compare(when, "checksums"):
+            if is_due and self._compare(f"at step {self.position.applied_steps}", "checksums"):
                 self.times.forget()
             self._act_on(exchange.read_after(step, self._clock))
             if exchange is self.membership.exchange and exchange.is_due(step):

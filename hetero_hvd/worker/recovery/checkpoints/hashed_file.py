@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
+
+import torch
 
 
 class HashedFile:
@@ -38,3 +40,19 @@ class HashedFile:
     def flush(self) -> None:
         """Called by torch."""
         self._file.flush()
+
+
+def save_hashed(state: Any, file: BinaryIO) -> HashedFile:  # noqa: ANN401 - of any training
+    """Write a state as torch does.
+
+    Raises:
+        Exception: The file's own, where it is that which has not taken all of it.
+    """
+    hashed = HashedFile(file)
+    try:
+        torch.save(state, cast("BinaryIO", hashed))
+    except Exception:
+        if hashed.error is not None:
+            raise hashed.error from None
+        raise
+    return hashed

@@ -182,7 +182,7 @@ class Keeping:
         elif parted is not None and wishes.num_written == collective.size:
             parted.finish(collective)
         if wishes.leaving:
-            self._make_way(collective)
+            self._make_way(shards, collective)
         elif shards.is_moving:
             shards.move_some(collective)
 
@@ -206,14 +206,13 @@ class Keeping:
         told = gather_bytes(context.collective, own, "shards.leaving")[0]  # rank 0 has heard of it
         shards.wishes.leaving = {rank for rank, leaves in enumerate(told) if leaves}
         if shards.wishes.leaving:
-            self._make_way(context.collective)
+            self._make_way(shards, context.collective)
 
-    def _make_way(self, collective: Collective) -> None:
-        assert self.cut is not None  # noqa: S101 - some want to leave with parts
-        moves = self.cut.last_moves()
+    def _make_way(self, shards: ShardedOptimizer, collective: Collective) -> None:
+        moves = shards.last_moves()
         if moves is None:  # nobody could go on from what is left
             self.keep_parts(collective)
-        self.cut.hand_over(collective, moves or [])
+        shards.hand_over(collective, moves or [])
 
     @property
     def may_leave(self) -> bool:

@@ -12,16 +12,16 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import msgspec
-import torch
 
 from hetero_hvd.errors import first_line
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.recovery.checkpoints.background import Begun, Copy
-from hetero_hvd.worker.recovery.checkpoints.hashed_file import HashedFile
+from hetero_hvd.worker.recovery.checkpoints.hashed_file import save_hashed
+from hetero_hvd.worker.recovery.checkpoints.not_kept import why_not
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.checkpoints.store import CheckpointPart
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
@@ -116,7 +116,9 @@ class PartedCheckpoints:
             if is_leader:
                 self._checkpoints.store.give_up(place)
             return False
-        state = self._checkpoints.copied(applied_steps) if is_leader else None
+        state = None
+        if is_leader:  # at the end nothing changes the state while it is written
+            state = self._checkpoints.copied(applied_steps, copies=not is_last)
         pending = _BegunCheckpoint(
             place, applied_steps, collective.generation, is_last, is_leader, state
         )
@@ -173,18 +175,16 @@ class PartedCheckpoints:
 
     def _write(self, pending: _BegunCheckpoint, part: dict[str, Any], name: str) -> None:
         def write(file: BinaryIO) -> CheckpointPart:
-            hashed = HashedFile(file)
-            torch.save(part, cast("BinaryIO", hashed))
+            hashed = save_hashed(part, file)
             return CheckpointPart(
                 name=name, sha256=hashed.digest.hexdigest(), num_bytes=hashed.num_bytes
             )
 
+        store = self._checkpoints.store
         try:
-            written = self._checkpoints.store.put_part(pending.place, name, write)
-            pending.written = PartWritten(part=written)
-        # torch calls a full disk a RuntimeError.
-        except (OSError, MemoryError, RuntimeError) as error:
-            pending.written = PartWritten(why=first_line(error))
+            pending.written = PartWritten(part=store.put_part(pending.place, name, write))
+        except Exception as error:  # noqa: BLE001 - whatever it is, this part is not kept
+            pending.written = PartWritten(why=why_not(error, part, store.written_in()))
 
     def finish(self, collective: Collective) -> None:
         """Complete what is begun, once all have written, or wait for that.

@@ -14,15 +14,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any, BinaryIO, cast
-
-import torch
+from typing import Any, BinaryIO
 
 from hetero_hvd.errors import UserError, first_line, job_error
 from hetero_hvd.messages import CheckpointWritten
 from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.worker.recovery.checkpoints.background import Background, Copy
-from hetero_hvd.worker.recovery.checkpoints.hashed_file import HashedFile
+from hetero_hvd.worker.recovery.checkpoints.hashed_file import save_hashed
 from hetero_hvd.worker.recovery.checkpoints.not_kept import NotKept, Tell, why_not
 from hetero_hvd.worker.recovery.checkpoints.reading import Found, newest_first, state_of
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
@@ -278,12 +276,9 @@ class Checkpoints:
     def _write(self, copy: Copy) -> None:
         state, applied_steps, metrics, begun, is_last = copy
         name, series = self.names_of(applied_steps)
-        refused: list[HashedFile] = []
 
         def write(file: BinaryIO) -> Manifest:
-            hashed = HashedFile(file)
-            refused[:] = [hashed]
-            torch.save(state, cast("BinaryIO", hashed))
+            hashed = save_hashed(state, file)
             return Manifest(
                 run=self._run,
                 job=self._settings.job,
@@ -308,8 +303,7 @@ class Checkpoints:
                 self.store.add_metrics(name, metrics)
             self._tell_of(name, self._prune())
         except Exception as error:  # noqa: BLE001 - whatever it is, this state is not kept
-            cause = next((one.error for one in refused if one.error is not None), error)
-            why = why_not(cause, state, self.store.written_in())
+            why = why_not(error, state, self.store.written_in())
             self.complain(applied_steps, f"{self.store.place(name)}: {why}", is_last=is_last)
         else:
             self._not_kept.over(applied_steps)

@@ -10,7 +10,7 @@ import torch
 
 from hetero_hvd.messages import CheckpointFailed, CheckpointWritten
 from hetero_hvd.messages.launch import CheckpointSettings
-from hetero_hvd.worker.recovery.checkpoints import series
+from hetero_hvd.worker.recovery.checkpoints import hashed_file
 from hetero_hvd.worker.recovery.checkpoints.hashed_file import HashedFile
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
@@ -70,7 +70,7 @@ def at_writing(monkeypatch, fault):
     def opened(file):
         return HashedFile(SimpleNamespace(write=fault.instead_of(file.write), flush=file.flush))
 
-    monkeypatch.setattr(series, "HashedFile", opened)
+    monkeypatch.setattr(hashed_file, "HashedFile", opened)
 
 
 def at_synchronising(monkeypatch, fault):
