@@ -29,7 +29,7 @@ FEWEST = 2
 LIMIT_SECONDS = 2.0
 """So long a measurement may take; a pass of the fewest samples is computed in any case."""
 
-STEADY_SECONDS = 0.02
+STEADY_SECONDS = 0.01
 """Shorter passes are computed again: the first one of its size finds memory and kernels."""
 
 

@@ -2,7 +2,8 @@
 
 All wait for each other at their admission anyway, and an even share costs as much as the slowest
 needs for it. So each first computes a small part of an even share, and then a part of what follows
-from that, which takes all about as long as the same part of a balanced step.
+from that, which takes all about as long as the same part of a balanced step. Where a step takes
+long before its first sample, small parts tell little of the speed: parts grow until shares hold.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.messages import BatchPlan, Calibrated, WorkerId, WorkersJoined
 
-EVEN_RATIO, BALANCED_RATIO = 1 / 8, 1 / 4
-"""Parts of a share that are computed: of an even one, then of a first guess at a balanced one."""
+FIRST_RATIO, LAST_RATIO = 1 / 32, 1 / 4
+"""Parts of a share that are computed: of an even one, and then of each guess twice as much of it as
+before, until a guess holds or so much was computed."""
+
+HOLDS_RATIO = 0.15
+"""What a guess loses at most by what was measured since, if it holds."""
 
 GAIN_RATIO = 0.1
 """What other shares must save to be believed after a pass or two: noise alone promises less."""
@@ -38,12 +43,24 @@ def first_ratio(
         not record.estimator.is_ready and worker.node not in config.relative_speeds
         for worker, record in known.items()
     )
-    return EVEN_RATIO if is_new else 0.0
+    return FIRST_RATIO if is_new else 0.0
 
 
-def next_ratio(plan: BatchPlan) -> float:
-    """The same for the plan after this one."""
-    return BALANCED_RATIO if plan.calibration_ratio == EVEN_RATIO else 0.0
+def next_ratio(
+    plan: BatchPlan, models: Mapping[WorkerId, StepTimeModel], sizes: tuple[int, ...]
+) -> float:
+    """The same for the plan after this one; 0: what it says holds.
+
+    Args:
+        plan: By which they have measured.
+        models: Of the members in rank order, with that.
+        sizes: The best shares by them, samples.
+    """
+    then, now = (
+        slowest_seconds(tuple(models.values()), each) for each in (sizes, plan.local_batch_sizes)
+    )
+    holds = plan.calibration_ratio > FIRST_RATIO and now <= (1 + HOLDS_RATIO) * then
+    return 0.0 if holds or plan.calibration_ratio >= LAST_RATIO else 2 * plan.calibration_ratio
 
 
 def learn(known: Mapping[WorkerId, WorkerModel], event: Calibrated) -> None:

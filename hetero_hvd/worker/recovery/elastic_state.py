@@ -272,7 +272,6 @@ class ElasticState:
         self._watchdog.learn(seconds)
         self._sizing.timed(share, seconds)
         self._kept.step_done()
-        self.leave_if_due()
         exchange = self.membership.exchange
         if is_urgent:
             exchange.hurry(step)
