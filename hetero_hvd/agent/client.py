@@ -18,6 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from hetero_hvd.config.paths import own_path
+from hetero_hvd.config.value_types import host_in_url
 from hetero_hvd.discovery import agent_link as link
 from hetero_hvd.errors import ChannelError, UserError
 from hetero_hvd.exit_codes import EXIT_NO_CONNECTION
@@ -52,10 +53,9 @@ async def dial(address: str, port: int, tls: ClientTls, start: link.Start) -> in
         ChannelError: The other end is no agent of this cluster, or the connection broke.
         OSError: There is no connection.
     """
-    host = f"[{address}]" if ":" in address else address
     try:
         async with connected(
-            f"wss://{host}:{port}{link.PATH}",
+            f"wss://{host_in_url(address)}:{port}{link.PATH}",
             tls,
             subprotocol=link.subprotocol(),
             max_frame_bytes=link.MAX_FRAME_BYTES,

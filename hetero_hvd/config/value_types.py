@@ -242,6 +242,11 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def host_in_url(address: str) -> str:
+    """As it is written before a port: IPv6 in brackets (RFC 3986, section 3.2.2)."""
+    return f"[{address}]" if ":" in address else address
+
+
 def _device(text: str) -> int | str:
     """A CUDA device: its index, or its UUID as `nvidia-smi -L` prints it."""
     return int(text) if _INTEGER.fullmatch(text) else text

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from hetero_hvd.config.value_types import is_loopback, is_one_address
+from hetero_hvd.config.value_types import host_in_url, is_loopback, is_one_address
 from hetero_hvd.errors import DiscoveryError
 from hetero_hvd.messages import NODE_NAME
 
@@ -119,8 +119,7 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exporter_url(self) -> str:
         """Where Prometheus finds its metrics, `http[s]://ADDRESS:PORT`; empty: it has none."""
-        address = self.addresses[0]
-        host = f"[{address}]" if ":" in address else address
+        host = host_in_url(self.addresses[0])
         return f"{self.exporter}://{host}:{self.port}" if self.exporter else ""
 
 

@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from hetero_hvd.config.value_types import HOST, is_one_address
+from hetero_hvd.config.value_types import HOST, host_in_url, is_one_address
 from hetero_hvd.discovery.daemon_thread import in_daemon_thread
 from hetero_hvd.errors import UserError
 
@@ -91,7 +91,7 @@ class AnnounceTarget(NamedTuple):
 
     def __str__(self) -> str:
         """As people write it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"{host_in_url(self.host)}:{self.port}"
 
 
 Found = list[tuple[int, tuple[object, ...]]]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from hetero_hvd.config.value_types import is_loopback
+from hetero_hvd.config.value_types import host_in_url, is_loopback
 from hetero_hvd.core.digits import whole_number
 
 SSH_PORT = 22
@@ -28,8 +28,9 @@ def ssh_tunnel(url: str, environment: Mapping[str, str]) -> str | None:
         come in another way.
     """
     place = urlsplit(url)
+    host = place.hostname or ""
     told = environment.get("SSH_CONNECTION", "").split()
-    if len(told) != 4 or not place.port or not is_loopback(place.hostname or ""):  # noqa: PLR2004
+    if len(told) != 4 or not place.port or not is_loopback(host):  # noqa: PLR2004
         return None
     try:
         server, ssh_port = str(ip_address(told[2])), whole_number(told[3])
@@ -39,7 +40,6 @@ def ssh_tunnel(url: str, environment: Mapping[str, str]) -> str | None:
         return None
     user = environment.get("USER", "")
     who = f"{user}@{server}" if _USER.fullmatch(user) else server
-    inside = f"[{place.hostname}]" if ":" in (place.hostname or "") else place.hostname
     port = "" if ssh_port == SSH_PORT else f"-p {ssh_port} "
-    forward = shlex.quote(f"{place.port}:{inside}:{place.port}")
+    forward = shlex.quote(f"{place.port}:{host_in_url(host)}:{place.port}")
     return f"ssh -N -L {forward} {port}{who}   then open {place.scheme}://localhost:{place.port}/"

@@ -6,7 +6,6 @@ https://prometheus.io/docs/prometheus/latest/querying/api/
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import math
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from hetero_hvd.config.value_types import is_loopback
 from hetero_hvd.core.backoff import doubled
 from hetero_hvd.core.printable import printable
 from hetero_hvd.errors import JobError, TryAgainError, UserError
@@ -110,7 +110,7 @@ class PrometheusApi:
             ) from error
         self._context = context
         self._handlers: list[urllib.request.BaseHandler] = [NoRedirects()]
-        if _is_own(urlsplit(url).hostname or ""):  # the token would leave this machine
+        if is_loopback(urlsplit(url).hostname or ""):  # the token would leave this machine
             self._handlers.append(urllib.request.ProxyHandler({}))
         self.warnings: dict[str, None] = {}
 
@@ -262,16 +262,8 @@ def _checked(url: str, *, has_token: bool) -> str:
             "--prometheus: a name, a password or a query has no place in the address, which all "
             "users of this machine see; put a token into a file: --prometheus-token-file"
         )
-    if has_token and parts.scheme == "http" and not _is_own(host):
+    if has_token and parts.scheme == "http" and not is_loopback(host):
         raise UserError(
             f"--prometheus: {url}: the token would cross the network in plain text; use https"
         )
     return f"{parts.scheme}://{parts.netloc}"
-
-
-def _is_own(host: str) -> bool:
-    """Whether what is said to it stays on this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

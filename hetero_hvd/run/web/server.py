@@ -18,6 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hetero_hvd.config import JobConfig
+from hetero_hvd.config.value_types import host_in_url
 from hetero_hvd.errors import ConfigError, job_error
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import Answers, Sources
@@ -157,8 +158,7 @@ class HttpServer:
             raise ConfigError([f"{where}: cannot be used: {_reason(error)}"]) from error
         listening = _bound(self._door, end)
         scheme = "https" if end.certificate else "http"
-        host = f"[{end.address}]" if ":" in end.address else end.address
-        self.url = f"{scheme}://{host}:{listening.getsockname()[1]}"
+        self.url = f"{scheme}://{host_in_url(end.address)}:{listening.getsockname()[1]}"
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listening]))
 

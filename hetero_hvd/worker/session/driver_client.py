@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from hetero_hvd import channel
+from hetero_hvd.config.value_types import host_in_url
 from hetero_hvd.errors import ChannelError, WorkerLostError
 from hetero_hvd.messages import (
     Admit,
@@ -246,7 +247,6 @@ class DriverClient:
 
     def _connect(self) -> ThreadConnection:
         address, port = self._settings.driver or ("127.0.0.1", 0)
-        host = f"[{address}]" if ":" in address else address
         timeout_seconds = self._timeout_seconds()
         deadline = time.monotonic() + timeout_seconds
         connected = socket.create_connection((address, port), timeout_seconds)
@@ -255,7 +255,7 @@ class DriverClient:
         stream = TlsStream(connected, self._tls, channel.DRIVER_NAME, left_seconds)
         return connected_over(  # `_listen` pings: it has to know when the driver answered
             stream,
-            f"ws://{host}:{port}/channel",  # within TLS
+            f"ws://{host_in_url(address)}:{port}/channel",  # within TLS
             max_frame_bytes=channel.MAX_FRAME_BYTES,
             open_seconds=max(0.0, deadline - time.monotonic()),
             close_seconds=LEASED_TIMEOUT_SECONDS,

@@ -57,21 +57,25 @@ def sharding_steps(effort: Effort, say: Say) -> Iterator[Table]:
                         f"{median(sent):.2f}",
                     )
                 )
-                table.numbers += [
-                    Number(
-                        quantity=f"step time in parts / without: {what}",
-                        goal=f"<= {MOST_TIME:.2f}",
-                        found=median_of(times),
-                        is_reached=median(times) <= MOST_TIME,
-                    ),
-                    Number(
-                        quantity=f"bytes on the wire in parts / without: {what}",
-                        goal=f"<= {MOST_BYTES:g}",
-                        found=f"{median(sent):.2f}",
-                        is_reached=median(sent) <= MOST_BYTES,
-                    ),
-                ]
+                table.numbers += _numbers(what, times, sent)
     yield table
+
+
+def _numbers(what: str, times: list[float], sent: list[float]) -> list[Number]:
+    return [
+        Number(
+            quantity=f"step time in parts / without: {what}",
+            goal=f"<= {MOST_TIME:.2f}",
+            found=median_of(times),
+            is_reached=median(times) <= MOST_TIME,
+        ),
+        Number(
+            quantity=f"bytes on the wire in parts / without: {what}",
+            goal=f"<= {MOST_BYTES:g}",
+            found=f"{median(sent):.2f}",
+            is_reached=median(sent) <= MOST_BYTES,
+        ),
+    ]
 
 
 def _compared(
