@@ -179,6 +179,16 @@ class Logged(Message, frozen=True):
         """Until the training ends; -1: not known."""
         return 0 if self.is_left else self.remaining_steps
 
+    @property
+    def total_steps(self) -> int | None:
+        """Applied steps when the last epoch is done, if it comes so far; None: not known."""
+        return self.step + self.remaining_steps if self.remaining_steps >= 0 else None
+
+    @property
+    def progress_ratio(self) -> float | None:
+        """Part of them that is done, 0 to 1; None: not known."""
+        return self.step / self.total_steps if self.total_steps else None
+
 
 class CheckpointWritten(Message, frozen=True):
     """A state of the training is on disk as a whole. Sent by who has written it.

@@ -98,10 +98,7 @@ class Quality:
         own = {LOSS, *rates}
         view.logged |= {name: value for name, value in newest.items() if name not in own}
         view.remaining_seconds = self._remaining_seconds(event.steps_to_take)
-        is_known = event.remaining_steps >= 0
-        view.total_steps = event.step + event.remaining_steps if is_known else None
-        total = view.total_steps
-        view.progress_ratio = event.step / total if total else None
+        view.total_steps, view.progress_ratio = event.total_steps, event.progress_ratio
 
     def _remaining_seconds(self, num_steps: int) -> float | None:
         if num_steps < 0 or len(self._pace) < 2:  # noqa: PLR2004 - a pace has two ends

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
+from msgspec.structs import replace
+
 from hetero_hvd.messages import Logged, LoggedValue
 
 COLUMNS = {
@@ -20,8 +22,12 @@ COLUMNS = {
     "last": float,
     "told_step": int,
     "epoch": int,
+    "remaining_steps": int,
 }
 """Those of the table `logged`, without `id`, with what they hold; NaN is NULL there."""
+
+ADDED = ("remaining_steps",)
+"""Those that a run of an earlier version has not, or not in all rows."""
 
 SCHEMA = f"CREATE TABLE IF NOT EXISTS logged (id INTEGER PRIMARY KEY, {', '.join(COLUMNS)});"
 
@@ -35,7 +41,8 @@ def rows_of(at_unix_seconds: float, event: Logged) -> Iterator[tuple[Any, ...]]:
     """
     for name, found in event.values.items():
         told = (found.mean, found.minimum, found.maximum, found.last)
-        yield at_unix_seconds, name, found.step, found.count, *told, event.step, event.epoch
+        at = event.step, event.epoch, event.remaining_steps
+        yield at_unix_seconds, name, found.step, found.count, *told, *at
 
 
 def events_of(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[float, Logged]]:
@@ -44,7 +51,7 @@ def events_of(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[float, Logged]]:
     Raises:
         ValueError: A row is none of this table.
     """
-    for (at_unix_seconds, step, epoch), found in groupby(map(_checked, rows), _told_at):
+    for (at_unix_seconds, step, epoch, left), found in groupby(map(_checked, rows), _told_at):
         values = {
             row["name"]: LoggedValue(
                 step=row["step"],
@@ -53,20 +60,21 @@ def events_of(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[float, Logged]]:
             )
             for row in found
         }
-        yield at_unix_seconds, Logged(step=step, epoch=epoch, values=values)
+        told = Logged(step=step, epoch=epoch, values=values)
+        yield at_unix_seconds, told if left is None else replace(told, remaining_steps=left)
 
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:
     for name, kind in COLUMNS.items():
         value = row.get(name)
-        is_unmeasured = value is None and kind is float and name != "at_unix_seconds"
-        if not isinstance(value, kind) and not is_unmeasured:
+        may_miss = name in ADDED or (kind is float and name != "at_unix_seconds")
+        if not isinstance(value, kind) and not (value is None and may_miss):
             raise ValueError(f"{name!r} of a row of 'logged' is no such value")
     return row
 
 
-def _told_at(row: dict[str, Any]) -> tuple[float, int, int]:
-    return row["at_unix_seconds"], row["told_step"], row["epoch"]
+def _told_at(row: dict[str, Any]) -> tuple[float, int, int, int | None]:
+    return row["at_unix_seconds"], row["told_step"], row["epoch"], row.get("remaining_steps")
 
 
 def _number(value: float | None) -> float:

@@ -214,9 +214,10 @@ def _write_name(path: Path, events: Sequence[tuple[float, Observed]]) -> None:
 
 def _add_new_columns(connection: sqlite3.Connection) -> None:
     """A run that is resumed may have been recorded by an earlier version."""
-    there = {row[1] for row in connection.execute("PRAGMA table_info(rollups)")}
-    for column in (name for name in COLUMNS if name not in there):
-        connection.execute(f"ALTER TABLE rollups ADD COLUMN {column}")
+    for table, columns in (("rollups", COLUMNS), ("logged", logged.COLUMNS)):
+        there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+        for column in (name for name in columns if name not in there):
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
 
 
 def _thin(thinning: Thinning, events: Sequence[tuple[float, Observed]]) -> None:

@@ -50,6 +50,8 @@ def samples_of_event(at_unix_seconds: float, event: Observed) -> Iterator[Sample
             for name, found in event.values.items():
                 yield Sample(at_unix_seconds, found.step, *_of_logged(name), found.mean)
             yield _of_run(at_unix_seconds, event.step, "epoch", float(event.epoch))
+            if (done := event.progress_ratio) is not None:
+                yield _of_run(at_unix_seconds, event.step, "progress_ratio", done)
         case CheckpointWritten():
             step, value = event.step, float(event.step)
             yield _of_run(at_unix_seconds, step, "checkpoint_step", value)

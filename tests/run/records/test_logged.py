@@ -22,7 +22,7 @@ def told(step, **values):
         name: LoggedValue(step=step, count=1, mean=v, minimum=v, maximum=v, last=v)
         for name, v in values.items()
     }
-    return Logged(step=step, epoch=step // 10, values=kinds)
+    return Logged(step=step, epoch=step // 10, values=kinds, remaining_steps=100 - step)
 
 
 def test_what_was_logged_is_read_back(tmp_path):
@@ -58,7 +58,18 @@ def test_a_record_of_an_earlier_version_has_none(tmp_path):
     assert len(read_record(tmp_path).logged) == 1
 
 
+def test_a_record_that_does_not_tell_what_remains_is_read_and_written_on(tmp_path):
+    """One of an earlier version: how far it has come is not known, and from then on it is."""
+    write(tmp_path, JOINED, told(1, x=1.0))
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
+        connection.execute("ALTER TABLE logged DROP COLUMN remaining_steps")
+    assert [event.total_steps for _, event in read_record(tmp_path).logged] == [None]
+    write(tmp_path, told(2, x=2.0))
+    assert [event.total_steps for _, event in read_record(tmp_path).logged] == [None, 100]
+
+
 HOSTILE = {
+    "no number of steps": "UPDATE logged SET remaining_steps = 'x'",
     "a view": "DROP TABLE logged; CREATE VIEW logged AS SELECT 1 AS id",
     "a text": "UPDATE logged SET mean = 'x'",
     "no step": "UPDATE logged SET step = NULL",

@@ -55,6 +55,7 @@ def from_tensorboard(place):
 
 PATHS = {
     ("loss",): "run/loss",
+    ("progress_ratio",): "run/progress_ratio",
     ("learning_rate", "group"): "run/learning_rate",
     ("evaluation", "metric"): "evaluation/{}",
     ("logged", "name"): "logged/{}",

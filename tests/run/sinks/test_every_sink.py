@@ -26,7 +26,7 @@ from hetero_hvd.run.sinks.destinations import (
 from tests.run.records.test_records import write
 
 from . import readers, servers
-from .recorded import ACCURACY, EVENTS, LOSS, RATE, STARTED
+from .recorded import ACCURACY, EVENTS, LOGGED, LOSS, RATE, STARTED
 
 FILES = {
     "csv": (readers.from_csv, "run.csv"),
@@ -110,6 +110,7 @@ def check(found, kind):
     assert found["evaluation/accuracy"] == ACCURACY
     assert found["run/loss"] == LOSS
     assert found["run/learning_rate"] == RATE
+    assert found["run/progress_ratio"] == LOGGED.step / (LOGGED.step + LOGGED.remaining_steps)
     assert ("logged/nothing" in found) == (kind not in NO_NAN)
     if kind not in NO_NAN:
         assert math.isnan(found["logged/nothing"])
