@@ -55,6 +55,10 @@ TROUBLES = {
     "HeteroHvdRestarts": ('restarts_total{run_id="RUN_ID",run="r"}', counter(1)),
     "HeteroHvdStalled": ('last_step_timestamp_seconds{run_id="RUN_ID",run="r"}', stamp),
     "HeteroHvdOutOfMemory": ('oom_total{run_id="RUN_ID",run="r"}', counter(1)),
+    "HeteroHvdCheckpointFailed": (
+        'checkpoint_failures_total{run_id="RUN_ID",run="r"}',
+        counter(1),
+    ),
     "HeteroHvdImbalanced": ('load_imbalance_ratio{run_id="RUN_ID",run="r"}', gauge(0.1, 0.5)),
     "HeteroHvdLostWorkers": ('world_size{run_id="RUN_ID",run="r"}', gauge(3, 2)),
     "HeteroHvdGuardDrained": ('guard_drained_devices{run_id="RUN_ID",run="r"}', gauge(0, 1)),

@@ -108,7 +108,7 @@ def test_each_alert_fires_when_it_should_and_not_before(tmp_path):
     promtool("test", "rules", "rules_test.yml", folder=tmp_path)
     rules = (tmp_path / "rules.yml").read_text()
     alerts = [line.split()[-1] for line in rules.splitlines() if "alert:" in line]
-    assert len(alerts) == 15
+    assert len(alerts) == 16
     assert all(f"alertname: {alert}\n" in cases for alert in alerts)
     assert all(f"alertname: {alert}}}" in cases for alert in alerts)
 

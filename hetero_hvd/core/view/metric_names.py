@@ -142,6 +142,7 @@ RUN = (
     MetricName("learning_rate", "gauge", "Of a group of parameters; one if alike.", ("group",)),
     MetricName("evaluation", "gauge", "Newest result over a whole held-out set.", ("metric",)),
     MetricName("logged", "gauge", "Newest value that the script has logged.", ("name",)),
+    MetricName("checkpoint_failures", "counter", "Checkpoints that could not be written."),
     MetricName("checkpoint_step", "gauge", "Applied steps of the newest checkpoint."),
     MetricName("best_checkpoint_step", "gauge", "Of the best one by the metric the job names."),
 )

@@ -23,6 +23,7 @@ from hetero_hvd.core.view.quality import Quality
 from hetero_hvd.messages import (
     CAUSES,
     STEP_PARTS,
+    CheckpointFailed,
     CheckpointWritten,
     CollectivesTimed,
     Crashed,
@@ -170,6 +171,8 @@ class Metrics:
                 self._guarded(event)
             case OutOfMemory() | Crashed() if _is_out_of_memory(event):
                 self._add("oom", 1.0)
+            case CheckpointFailed():
+                self._add("checkpoint_failures", 1.0)
 
     def _begin(self, at_unix_seconds: float, event: RunStarted) -> None:
         self._set("run_start_timestamp_seconds", at_unix_seconds)
@@ -177,6 +180,7 @@ class Metrics:
         self._set("run_active", 1.0)
         self._set_state("starting")
         self._add("restarts", 0.0)
+        self._add("checkpoint_failures", 0.0)
         self._set("set_aside_workers", 0.0)
         self._set("guard_drained_devices", 0.0)
         self._set("guard_refused_devices", 0.0)

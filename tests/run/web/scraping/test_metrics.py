@@ -17,6 +17,7 @@ from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.metric_names import RUN, WORKER
 from hetero_hvd.core.view.metrics_page import reference
 from hetero_hvd.messages import (
+    CheckpointFailed,
     CheckpointWritten,
     CollectivesTimed,
     Crashed,
@@ -116,6 +117,8 @@ QUALITY = (
         remaining_steps=10,
     ),
     CheckpointWritten(step=3, path="/x", num_bytes=1, metrics={}, is_best=True),
+    CheckpointFailed(step=4, path="/x", error="full"),
+    CheckpointFailed(step=5, path="/x", error="full", num_failed=2),
 )
 HISTORY = (
     RunStarted(run_id="out-1a2b3c4d", command=("x",), nodes=("alpha", "beta"), settings={}),
@@ -203,6 +206,7 @@ def test_the_numbers_are_those_of_the_events():
     assert found["resets_total", "fault"] == 1
     assert found["worker_memory_headroom_ratio", "beta:0"] == pytest.approx(0.25)
     assert found["oom_total",] == 2
+    assert found["checkpoint_failures_total",] == 2
     assert found["set_aside_workers",] == 1
     assert found["data_source_wait_seconds_total", "s3://b/train"] == 0.75
     assert found["data_source_bytes_total", "s3://b/train"] == 1e6
@@ -298,7 +302,8 @@ def test_what_can_be_counted_begins_at_zero():
     for name in ("move", "roll_back", "try_again"):
         assert found["balancer_decisions_total", name] == 0
     assert [found["resets_total", reason] for reason in ("fault", "membership")] == [0, 0]
-    assert found["oom_total",] == found["restarts_total",] == 0
+    for name in ("oom", "restarts", "checkpoint_failures"):
+        assert found[f"{name}_total",] == 0
     assert found["run_active",] == 1
     assert ("run_exit_code",) not in found
 
