@@ -11,7 +11,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.security.cluster_key import make_key
 from hetero_hvd.whole_file import AS_THE_UMASK_HAS_IT, write_whole
 
-MARK = "Written by hetero-hvd deploy, which may remove it with --force; without this line it stays."
+MARK = "Written by hetero-hvd deploy, which may replace or remove it; without this line it stays."
 """Among the first lines of each file that a later call may remove: others are somebody's own."""
 
 MARK_BYTES = 300
