@@ -40,6 +40,22 @@ LACKS = {
         "submit: idle_limit: is of commands (--devices)",
         NO_QUEUE,
     ],
+    "--min 0 --checkpoint-seconds soon --staleness-bound -5 train.py": [
+        "--min: found '0', must be an integer above 0",
+        "settings: staleness_bound: found '-5', must be",
+        "settings: checkpoint_seconds: found 'soon', must be",
+        NO_QUEUE,
+    ],
+    "--min 0 --trials nowhere train.py": [
+        "--min: found '0', must be an integer above 0",
+        "--trials: nowhere: No such file or directory",
+        NO_QUEUE,
+    ],
+    "--devices 1 --trials nowhere -- jupyter lab": ["--trials: is of trainings", NO_QUEUE],
+    "--to kubernetes --checkpoint-seconds soon --staleness-bound -5 train.py": [
+        "settings: staleness_bound: found '-5', must be",
+        "settings: checkpoint_seconds: found 'soon', must be",
+    ],
     "--devices 2 --max 4 --mode wait-free -- jupyter lab": [
         "--devices: takes the place of --min and --max",
         "submit: a command (--devices) has no settings of `hetero-hvd run`",

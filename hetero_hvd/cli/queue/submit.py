@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.queue import submit_to
 from hetero_hvd.cli.queue.submit_to import Numbers, given_settings
 from hetero_hvd.cli.record.times import duration, positive
 from hetero_hvd.cli.settings import add_settings
+from hetero_hvd.config.effective_settings import scalar_text
 from hetero_hvd.config.job import OF_THE_QUEUE
 from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.config.variables import ARRAY_VARIABLE
 from hetero_hvd.core.digits import whole_number
 from hetero_hvd.core.queue.jobs import MAX_ARRAY, PRIORITIES
 from hetero_hvd.errors import AllWrong, UserError
+
+if TYPE_CHECKING:
+    from hetero_hvd.discovery.submission.queue_link import SubmittedTrial
 
 USAGE = "%(prog)s [options] [--] train.py [arguments]"
 TAKES_SCRIPT = True
@@ -131,11 +136,11 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.discovery.submission.queue_client import order  # noqa: PLC0415 - not for all
     from hetero_hvd.discovery.submission.queue_link import QueueOrder  # noqa: PLC0415 - likewise
 
-    numbers = _checked(arguments)
+    numbers, trials = _checked(arguments)
     if arguments.to is not None:
         submit_to.hand_over(arguments, numbers)
         return 0
-    number, last = _submitted(arguments, numbers)
+    number, last = _submitted(arguments, numbers, trials)
     show(f"job {number}" if last <= number else f"jobs {number}-{last}")
     why = order(QueueOrder(name="why", job=number), socket_path=arguments.socket)
     if not why.startswith(f"{number} runs"):
@@ -143,13 +148,16 @@ def act(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _checked(arguments: argparse.Namespace) -> Numbers:
-    """All options that are numbers, times or ranges.
+def _checked(arguments: argparse.Namespace) -> tuple[Numbers, list[SubmittedTrial]]:
+    """All options that are numbers, times or ranges, and what was measured of the script.
 
     Raises:
         UserError: They, or anything else that can be seen from here, are wrong; says all of it.
     """
-    from hetero_hvd.discovery.submission.job_settings import check_together  # noqa: PLC0415
+    from hetero_hvd.discovery.submission.job_settings import (  # noqa: PLC0415 - not for all
+        check_settings,
+        check_together,
+    )
     from hetero_hvd.discovery.submission.queue_client import check_command, queue_socket  # noqa: PLC0415
 
     wrong = AllWrong()
@@ -161,9 +169,11 @@ def _checked(arguments: argparse.Namespace) -> Numbers:
     if arguments.priority not in PRIORITIES:
         allowed = " or ".join(PRIORITIES)
         wrong.take(UserError(f"--priority: found {arguments.priority!r}, must be {allowed}"))
+    trials: list[SubmittedTrial] = []
     if arguments.command:
         with wrong.part():
             check_command(arguments.command, is_command=arguments.devices is not None)
+            trials = _trials(arguments)
     if arguments.to is not None:
         with wrong.part():
             submit_to.check(arguments, numbers)
@@ -177,12 +187,36 @@ def _checked(arguments: argparse.Namespace) -> Numbers:
             array=array,
             array_limit=limit,
         )
+        settings = given_settings(arguments)
+        if arguments.devices is None:  # a program has none
+            with wrong.part():
+                check_settings({name: scalar_text(value) for name, value in settings.items()})
         with wrong.part():
-            check_together(shape, given_settings(arguments))
+            check_together(shape, settings)
         with wrong.part():
             queue_socket(arguments.socket)
     wrong.check()
-    return numbers
+    return numbers, trials
+
+
+def _trials(arguments: argparse.Namespace) -> list[SubmittedTrial]:
+    """What trials have measured of the script; a line is printed for each that does not count.
+
+    Raises:
+        UserError: What was asked for is not there, or of no use.
+    """
+    from hetero_hvd.cli.queue.tried import trials_of  # noqa: PLC0415 - not for all
+
+    if arguments.to is not None:
+        return []  # another queue knows none, which is told with its other options
+    if arguments.devices is not None:
+        if arguments.trials is not None:
+            raise UserError("--trials: is of trainings; leave it or --devices out")
+        return []
+    trials, lines = trials_of(arguments.command, arguments.trials)
+    for line in lines:
+        show(line, sys.stderr)
+    return trials
 
 
 class _Shape(NamedTuple):
@@ -219,17 +253,12 @@ def _numbers(arguments: argparse.Namespace, wrong: AllWrong) -> Numbers:
     )
 
 
-def _submitted(arguments: argparse.Namespace, numbers: Numbers) -> tuple[int, int]:
+def _submitted(
+    arguments: argparse.Namespace, numbers: Numbers, trials: Sequence[SubmittedTrial]
+) -> tuple[int, int]:
     """The number of the job; of an array the first and the last."""
-    from hetero_hvd.cli.queue.tried import trials_of  # noqa: PLC0415 - not for all
-    from hetero_hvd.discovery.submission.queue_client import submit  # noqa: PLC0415 - likewise
+    from hetero_hvd.discovery.submission.queue_client import submit  # noqa: PLC0415 - not for all
 
-    is_command = arguments.devices is not None
-    if is_command and arguments.trials is not None:
-        raise UserError("--trials: is of trainings; leave it or --devices out")
-    trials, lines = ([], []) if is_command else trials_of(arguments.command, arguments.trials)
-    for line in lines:
-        show(line, sys.stderr)
     array, limit = _array(arguments.array)
     number = submit(
         arguments.command,
@@ -240,7 +269,7 @@ def _submitted(arguments: argparse.Namespace, numbers: Numbers) -> tuple[int, in
         needs=arguments.needs,
         retries=RETRIES if numbers.retries is None else numbers.retries,
         after=numbers.after,
-        is_command=is_command,
+        is_command=arguments.devices is not None,
         array=array,
         array_limit=limit,
         deadline_seconds=numbers.deadline_seconds,

@@ -109,11 +109,15 @@ def check(arguments: argparse.Namespace, numbers: Numbers) -> None:
     Raises:
         UserError: There are such parts; names each.
     """
+    from hetero_hvd.discovery.submission.job_settings import check_settings  # noqa: PLC0415 - not for all
+
     wrong = AllWrong()
     needs = []
     for text in arguments.needs:
         with wrong.part():
             needs.append(DeviceNeed.parse(text))
+    with wrong.part():
+        check_settings(_settings_text(arguments))
     with wrong.part():
         _described(_handed(arguments, numbers, _folder(arguments), needs), arguments, numbers)
     wrong.check()
@@ -189,9 +193,6 @@ def _handed(
     """What was asked for, before anything is packed."""
     from hetero_hvd.discovery.submission.job_settings import as_flag  # noqa: PLC0415 - not for all
 
-    settings = given_settings(arguments)
-    if arguments.to == "kubernetes":
-        settings.pop(CHECKPOINTS, None)
     return HandedJob(
         name=checks.name("--folder", folder.name),
         folder=folder,
@@ -203,8 +204,16 @@ def _handed(
         min_devices=numbers.fewest,
         max_devices=numbers.most or numbers.fewest,
         needs=tuple(needs),
-        flags=tuple(as_flag((name, scalar_text(value))) for name, value in settings.items()),
+        flags=tuple(map(as_flag, _settings_text(arguments).items())),
     )
+
+
+def _settings_text(arguments: argparse.Namespace) -> dict[str, str]:
+    """The settings that the driver is told by its flags, as a file has them."""
+    settings = given_settings(arguments)
+    if arguments.to == "kubernetes":
+        settings.pop(CHECKPOINTS, None)
+    return {name: scalar_text(value) for name, value in settings.items()}
 
 
 def _above() -> Path:

@@ -21,6 +21,9 @@ USUAL = Path("runs") / NAME
 """Where `hetero-hvd trial` keeps them, if nothing else is said."""
 
 DAY_SECONDS = 86400.0
+SKEW_SECONDS = 3600.0
+"""Clocks of two machines may differ by less. A trial that is farther ahead was made by a wrong one,
+and would be the newest for as long."""
 
 
 def trials_of(
@@ -38,8 +41,8 @@ def trials_of(
     """
     now = time.time() if now_unix_seconds is None else now_unix_seconds
     path = USUAL if given is None else Path(given)
-    path = path / NAME if path.is_dir() else path
     try:
+        path = path / NAME if path.is_dir() else path
         kept = kept_trials(path)
     except OSError as error:
         if given is None and isinstance(error, FileNotFoundError):
@@ -57,7 +60,7 @@ def trials_of(
     found, lines = [], []
     for each in mine[-MAX_TRIALS:]:
         age_seconds = now - each.at_unix_seconds
-        if not age_seconds < PATIENCE_SECONDS:
+        if not -SKEW_SECONDS < age_seconds < PATIENCE_SECONDS:
             lines.append(f"the trial of {each.run} is {_age(age_seconds)}: it does not count")
             continue
         try:
@@ -68,8 +71,11 @@ def trials_of(
 
 
 def _age(seconds: float) -> str:
-    is_told = not math.isnan(seconds)
-    return f"{seconds / DAY_SECONDS:.0f} d old" if is_told else "of a time that is not told"
+    if math.isnan(seconds):
+        return "of a time that is not told"
+    if seconds < 0:
+        return "of a time that is still to come, by this machine's clock"
+    return f"{seconds / DAY_SECONDS:.0f} d old"
 
 
 def _submitted(kept: KeptTrial, age_seconds: float) -> SubmittedTrial:
@@ -92,7 +98,7 @@ def _submitted(kept: KeptTrial, age_seconds: float) -> SubmittedTrial:
 def _placements(tried: Sequence[PlacementTried]) -> Iterator[dict[str, object]]:
     """What was not measured is taken to do what it was predicted to, and is never the best."""
     speeds = {each.nodes: median(each.samples_per_second) for each in tried if each.rounds}
-    best = max(speeds.values())
+    best = max(speeds.values(), default=math.inf)
     for each in tried:
         low, high = each.predicted_low, each.predicted_high
         if not each.rounds and not 0 < low <= high < math.inf:

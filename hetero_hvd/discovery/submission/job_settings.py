@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from hetero_hvd.config import JOB_SETTINGS
@@ -75,6 +75,22 @@ def check_together(job: SubmittedShape, settings: Collection[str]) -> None:
     for words, holds in told.items():
         if holds:
             wrong.take(UserError(f"submit: {words}"))
+    wrong.check()
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Refuse what is no setting of a job of the queue, or no value of one; says all of it.
+
+    Args:
+        settings: Name to value, as a file has it.
+
+    Raises:
+        UserError: Something is.
+    """
+    wrong = AllWrong()
+    for given in settings.items():
+        with wrong.part():
+            as_flag(given)
     wrong.check()
 
 

@@ -23,7 +23,7 @@ from hetero_hvd.core.queue.queue_events import (
     QueueEvent,
 )
 from hetero_hvd.core.queue.why_waiting import holders_of, why
-from hetero_hvd.discovery.submission.job_settings import as_flag, check_together
+from hetero_hvd.discovery.submission.job_settings import check_settings, check_together
 from hetero_hvd.discovery.submission.pinned_script import script_of
 from hetero_hvd.discovery.submission.queue_link import (
     ListedDevice,
@@ -66,9 +66,8 @@ def check(submitted: SubmittedJob) -> None:
         UserError: It does.
     """
     wrong = AllWrong()
-    for setting in submitted.settings.items():
-        with wrong.part():
-            as_flag(setting)
+    with wrong.part():
+        check_settings(submitted.settings)
     with wrong.part():
         check_together(submitted, submitted.settings)
     if submitted.is_command and submitted.max_devices != submitted.min_devices:

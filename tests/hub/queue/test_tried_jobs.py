@@ -80,6 +80,15 @@ def damaged(content):
     Path("runs", NAME).write_bytes(content)
 
 
+def unmeasured():
+    """What was measured is taken out of the file."""
+    path = Path("runs", NAME)
+    lines = json.loads(path.read_text())
+    for each in lines[0]["trial"]["placements"]:
+        each |= {"rounds": [], "samples_per_second": []}
+    path.write_text(json.dumps(lines))
+
+
 ALONE = {"alpha beta gamma": 700.0}
 OTHERS = {"delta:0": "GPU", "epsilon:0": "GPU"}
 UNKNOWN = "no trial counts: the trial of r0 compares no sets of these nodes: "
@@ -107,6 +116,12 @@ FILES = {
          ALL, f"{UNKNOWN}alpha is emulated otherwise than it was"),
     "not emulated": (lambda: kept(report(devices=dict.fromkeys(EMULATED, "CPU"))), ALL, UNKNOWN),
     "too old": (lambda: kept(report(), at_unix_seconds=1.0), ALL, ""),
+    "of a clock that is behind": (lambda: kept(report(), at_unix_seconds=time.time() + 600), BEST,
+        "the trial of r0"),
+    "of a clock that was wrong":
+        (lambda: kept(report(), at_unix_seconds=time.time() + 1e6), ALL, ""),
+    "of a clock without end": (lambda: kept(report(), at_unix_seconds=1e308), ALL, ""),
+    "edited: nothing is measured": (lambda: (kept(report()), unmeasured()), ALL, UNKNOWN[:-2]),
     "of an earlier version": (lambda: kept(report(), at_unix_seconds=None), ALL, ""),
     "edited: no model": (lambda: kept(report(model="")), ALL, ""),
     "edited: a name for a terminal":
@@ -168,6 +183,7 @@ def test_a_file_of_trials_places_a_job_or_is_of_no_use(place, case):
     [
         ({"at_unix_seconds": 1.0}, "d old: it does not count"),
         ({"at_unix_seconds": None}, "the trial of r0 is of a time that is not told"),
+        ({"at_unix_seconds": 1e11}, "the trial of r0 is of a time that is still to come"),
     ],
 )
 def test_who_submits_is_told_of_a_trial_that_is_too_old(place, fields, words):
@@ -180,6 +196,7 @@ def test_who_submits_is_told_of_a_trial_that_is_too_old(place, fields, words):
     ("make", "given", "words"),
     [
         (lambda: None, "nowhere", "--trials: nowhere: No such file or directory"),
+        (lambda: None, "n" * 300, "--trials: nnn"),
         (lambda: None, "runs", "--trials: runs/placements.json: No such file or directory"),
         (lambda: damaged(b"{"), "runs", "--trials: runs/placements.json has no trial of "),
         (lambda: kept(report(), script="other.py"), f"runs/{NAME}", "has no trial of "),
