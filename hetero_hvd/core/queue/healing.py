@@ -14,12 +14,14 @@ FailureCause = Literal[
     "foreign_memory",
     "out_of_memory",
     "script_error",
+    "not_kept",
     "not_started",
     "time_limit",
 ]
 FAILURE_CAUSES: tuple[FailureCause, ...] = get_args(FailureCause)
 CAUSE_IN_WORDS: Mapping[FailureCause, str] = {
     "script_error": "script error; `hetero-hvd queue logs {job}` has it",
+    "not_kept": "its last checkpoint could not be written; `hetero-hvd queue logs {job}` says why",
     "not_started": "its interpreter cannot be started there, or has no hetero_hvd any more",
 }
 """Where the name alone would not do."""
@@ -28,7 +30,8 @@ HEALING: frozenset[FailureCause] = frozenset(
     {"node_lost", "device_failed", "preempted", "foreign_memory"}
 )
 """What lies outside of the job. A script that fails does so again, and so does one whose own
-smallest micro-batch does not fit; memory that a stranger fills is free again some time."""
+smallest micro-batch does not fit; memory that a stranger fills is free again some time, a disk that
+is full when somebody makes room: the job would train its last minutes in vain once more."""
 
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 10.0, 1800.0
 

@@ -33,7 +33,13 @@ from hetero_hvd.core.queue.queue_state import QueueState
 from hetero_hvd.core.view.queued.job_progress import FailingNode, ProgressFacts
 from hetero_hvd.discovery.submission.queue_link import SubmittedJob
 from hetero_hvd.errors import ConfigError, UserError
-from hetero_hvd.exit_codes import EXIT_KILLED, EXIT_NO_PLACE, EXIT_TERMINATED, EXIT_TRY_AGAIN
+from hetero_hvd.exit_codes import (
+    EXIT_KILLED,
+    EXIT_NO_PLACE,
+    EXIT_NOT_KEPT,
+    EXIT_TERMINATED,
+    EXIT_TRY_AGAIN,
+)
 from hetero_hvd.hub.queue.devices.failing_devices import FailingDevices
 from hetero_hvd.hub.queue.job_files import JobFiles
 from hetero_hvd.hub.queue.job_news import news_of
@@ -57,10 +63,22 @@ CAUSES: Mapping[Standing, FailureCause] = {
     "not_started": "not_started",
     EXIT_TRY_AGAIN: "node_lost",
     EXIT_NO_PLACE: "preempted",
+    EXIT_NOT_KEPT: "not_kept",
     EXIT_KILLED: "preempted",
     EXIT_TERMINATED: "preempted",
 }
 """What an end tells that nobody here has asked for; any other one is the script's."""
+
+
+def cause_of(standing: Standing, *, is_program: bool) -> FailureCause:
+    """Why a start has failed.
+
+    Args:
+        standing: What has become of it.
+        is_program: Whether it is no training, so that it keeps no state that we know of.
+    """
+    cause = CAUSES.get(standing, "script_error")
+    return "script_error" if is_program and cause == "not_kept" else cause
 
 
 class JobQueue:
@@ -311,7 +329,7 @@ class JobQueue:
             if found == 0:
                 yield JobFinished(name)
             elif job.devices and found not in ("running", "absent"):
-                yield JobFailed(name, CAUSES.get(found, "script_error"))
+                yield JobFailed(name, cause_of(found, is_program=not job.request.is_shrinkable))
 
     def _decide(self) -> None:
         """Plan, and keep all of it.

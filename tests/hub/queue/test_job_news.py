@@ -11,7 +11,9 @@ from hetero_hvd.core.queue.jobs import JobRequest, QueuedJob
 from hetero_hvd.core.queue.queue_events import JobMeasured, JobProgressed, LinksMeasured
 from hetero_hvd.core.view.queued.job_progress import ProgressFacts
 from hetero_hvd.core.view.queued.reduction_meter import ReductionFacts
+from hetero_hvd.exit_codes import EXIT_KILLED, EXIT_NOT_KEPT, EXIT_TRY_AGAIN
 from hetero_hvd.hub.queue.job_news import news_of
+from hetero_hvd.hub.queue.job_queue import cause_of
 from hetero_hvd.hub.queue.queue_cluster import QueueCluster
 
 REDUCED = ReductionFacts(
@@ -94,3 +96,25 @@ def test_what_is_known_of_a_job_stays_or_follows(cluster, known, exposed_seconds
     measured = [each for each in news_of(job, facts, cluster) if isinstance(each, JobMeasured)]
     found = [(each.bytes_per_unit, each.hidden_ratio) for each in measured]
     assert found == ([] if expected == known else [expected])
+
+
+# fmt: off
+ENDS = {
+    "an exception of the script": (1, "script_error", "script_error"),
+    "wrong input": (2, "script_error", "script_error"),
+    "the last checkpoint is missing": (EXIT_NOT_KEPT, "not_kept", "script_error"),
+    "what may pass": (EXIT_TRY_AGAIN, "node_lost", "node_lost"),
+    "a killed driver": (EXIT_KILLED, "preempted", "preempted"),
+    "no end was left": ("lost", "node_lost", "node_lost"),
+    "an interpreter that is gone": ("not_started", "not_started", "not_started"),
+}
+"""What has become of a start; what that is of a training, and of a program."""
+# fmt: on
+
+
+@pytest.mark.parametrize("case", ENDS.values(), ids=ENDS)
+def test_how_a_start_has_ended_says_why(case):
+    """A program's codes are its own; whose training is not kept looks for no error in it."""
+    standing, of_a_training, of_a_program = case
+    assert cause_of(standing, is_program=False) == of_a_training
+    assert cause_of(standing, is_program=True) == of_a_program
