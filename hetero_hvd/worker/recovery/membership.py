@@ -296,9 +296,10 @@ def run_of(reports: list[Report]) -> RunIdentity:
 
 def members_of(reports: Sequence[Report]) -> list[ShardMember]:
     """What the parts of the optimizer's state depend on, in rank order."""
+    found = [(report, report.shards or HeldShards()) for report in reports]
     return [
-        ShardMember(r.applied_steps, r.is_applying, r.shards or HeldShards(), str(r.worker))
-        for r in reports
+        ShardMember(r.applied_steps, r.is_applying and held.is_torn, held, str(r.worker))
+        for r, held in found
     ]
 
 

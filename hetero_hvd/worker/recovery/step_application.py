@@ -96,6 +96,8 @@ class StepApplication:
         while True:
             try:
                 reports = exchange_reports(collective, self._report())
+                if self._has_completed(collective, reports):
+                    continue
                 is_mine = self.num_heard == _first_missing(reports)
                 parts = self._round(collective, reports, payload if is_mine else None)
             except Interrupted as fault:
@@ -126,12 +128,10 @@ class StepApplication:
                     return reports
                 report = own()  # what the replicas have in common is another thing from now on
                 continue
-            if self._shards is None:
+            if self._shards is not None and self._has_completed(collective, reports):
+                report = _with_parts(report, self._shards)
+            else:
                 self._round(collective, reports, None)
-                continue
-            with OwnUpdate():
-                self._shards.complete(collective, members_of(reports))
-            report = _with_parts(report, self._shards)
 
     def finish_update(self, collective: Collective, fault: Interrupted) -> None:
         """Others are lost in the midst of an update of parts: bring it to its end with who is left.
@@ -159,6 +159,15 @@ class StepApplication:
             if is_complete:
                 return
             raise Interrupted(self.fault)
+
+    def _has_completed(self, collective: Collective, reports: Sequence[Report]) -> bool:
+        """Whether some wait in the midst of an update: that comes first, all know it alike."""
+        members = members_of(reports)
+        if self._shards is None or not any(member.is_applying for member in members):
+            return False
+        with OwnUpdate():
+            self._shards.complete(collective, members)
+        return True
 
     def over(self) -> None:
         """All have met: a new membership has begun."""
