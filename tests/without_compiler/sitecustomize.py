@@ -9,12 +9,17 @@ three quarters with lightning, and the tests start hundreds of workers:
   to compare two shapes: those of the tests are numbers;
 - `torch._meta_registrations`, when torch itself is imported: the shapes of results without the
   results. On the way a `torch.Generator` gets its metaclass (torch/_prims/rng_prims.py);
-- `NAMED`, of which transformers, accelerate, lightning and torchmetrics name classes and functions
-  when they are imported, to ask what is an instance of them, or for models that are not here.
+- `OWN`, which torch itself imports to have their functions in its namespace, and the other modules
+  by which these can be entered. They import each other in circles: who asks for one of them gets
+  them all, in torch's order;
+- `NAMED`, of which torch, transformers, accelerate, lightning and torchmetrics name classes
+  and functions when they are imported, to ask what is an instance of them, for models that are not
+  here, or to have them in a namespace.
 
 Whatever else is asked of one of them loads the real one, and for the compiler all of torch's.
 
-At the end of a process all that torch has loaded is not searched for cycles once more.
+What torch has loaded stays until the end of a process: nobody searches it for cycles, neither while
+it is imported, nor later, nor at the end.
 
 Python imports `sitecustomize` at each start; tests/conftest.py puts this folder on the path.
 """
@@ -32,6 +37,19 @@ from typing import Union
 COMPILER = "torch._dynamo"
 SHAPES = "torch.fx.experimental.symbolic_shapes"
 RESULTS = "torch._meta_registrations"
+OWN = (
+    "torch.export",
+    "torch.func",
+    "torch._higher_order_ops",
+    "torch._higher_order_ops.invoke_subgraph",
+    "torch._subclasses",
+    "torch._functorch._aot_autograd",
+    "torch._functorch.eager_transforms",
+    "torch.fx.experimental.proxy_tensor",
+    "torch.fx.passes",
+    "torch.utils._debug_mode",
+    "torch.utils.checkpoint",
+)
 NAMED = (
     "peft",
     "scipy.optimize",
@@ -45,6 +63,15 @@ NAMED = (
     "torch.distributed.tensor._dtensor_spec",
     "torch.distributed.tensor._utils",
     "torch.distributed.tensor.placement_types",
+    "torch.distributions",
+    "torch.masked",
+    "torch.nn.intrinsic",
+    "torch.nn.qat",
+    "torch.nn.quantizable",
+    "torch.nn.quantized",
+    "torch.quantization",
+    "torch.utils.flop_counter",
+    "torchgen.model",
     "torchmetrics.functional.text.bert",
     "torchmetrics.functional.text.infolm",
     "torchmetrics.text.bert",
@@ -60,6 +87,8 @@ class Later(ModuleType):
 
     def real(self):
         """The module itself, from now on for all, and so are those in it."""
+        if self.__name__.startswith("torch."):
+            load_own()
         if sys.modules.get(self.__name__) is self:
             inner = [name for name in NAMED if name.startswith(f"{self.__name__}.")]
             FINDER.left.difference_update(inner)
@@ -72,6 +101,16 @@ class Later(ModuleType):
         if name.startswith("__"):  # Python asks every module for these
             raise AttributeError(name)
         return getattr(self.real(), name)
+
+
+def load_own():
+    """All of OWN, if it is not loaded."""
+    FINDER.left.difference_update(OWN)
+    left = [name for name in OWN if isinstance(sys.modules.get(name), Later)]
+    for name in left:
+        del sys.modules[name]
+    for name in left:
+        importlib.import_module(name)
 
 
 class Package(Later):
@@ -192,19 +231,41 @@ class Names(Package):
         return Name(self, name)
 
 
+class Loaded:
+    """Hands over a module that was asked for first, and that its package has loaded."""
+
+    def __init__(self, module):
+        self._module = module
+        self._own_spec = module.__spec__
+        self.spec = module.__spec__ = ModuleSpec(module.__name__, self)  # Python takes that one
+
+    def create_module(self, _):
+        """It is there."""
+        return self._module
+
+    def exec_module(self, module):
+        """Nothing else is left to do."""
+        module.__spec__ = self._own_spec
+
+
 class Finder:
     """Finds the stand-ins."""
 
     def __init__(self):
-        self.left = {RESULTS, *NAMED}
+        self.left = {RESULTS, *OWN, *NAMED}
 
     def find_spec(self, name, *_):
         """Python asks for every module."""
+        if name == "torch":
+            gc.disable()
         if name in self.left:
             return ModuleSpec(name, self)
         parent = sys.modules.get(name.rpartition(".")[0])
         if isinstance(parent, Package):
-            return PathFinder.find_spec(name, parent.real().__path__)
+            found = parent.real()
+            if name in sys.modules:
+                return Loaded(sys.modules[name]).spec
+            return PathFinder.find_spec(name, found.__path__)
         return None
 
     def create_module(self, spec):
@@ -213,12 +274,15 @@ class Finder:
         return (Later if spec.name == RESULTS else Names)(spec.name)
 
     def exec_module(self, module):
-        """Do what else happens here."""
+        """Do what else happens here, near the end of torch's own import."""
         if module.__name__ == RESULTS:
             import torch  # noqa: PLC0415 - which is importing this
             from torch._opaque_base import OpaqueBaseMeta  # noqa: PLC0415
 
             torch._C._set_generator_metaclass(OpaqueBaseMeta)
+            importlib.import_module("torch._subclasses")  # without which no other module does
+            gc.freeze()
+            gc.enable()
 
 
 FINDER = Finder()
