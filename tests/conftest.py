@@ -18,6 +18,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (HERE / "without_compiler", 
 LEASES = tempfile.mkdtemp(prefix="hetero_hvd-leases-")
 os.environ["HETERO_HVD_LEASES_FOLDER"] = LEASES  # tests beside each other have equal nodes
 os.environ["HETERO_HVD_RECORD"] = "0"  # thousands of trainings leave no folders
+os.environ["OMP_NUM_THREADS"] = "1"  # threads that wait for each other on busy processors spin
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes import the same files
 
 settings.register_profile("untimed", deadline=None)  # a busy machine breaks no law

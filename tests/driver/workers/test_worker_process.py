@@ -95,8 +95,9 @@ def test_a_missing_program_is_one_line(tmp_path):
 
 
 @pytest.mark.process
-def test_the_worker_s_environment(tmp_path):
+def test_the_worker_s_environment(tmp_path, monkeypatch):
     """It has the node's additions, its devices, and one thread if it is emulated."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     names = ["OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "COLOUR", "PYTHONUNBUFFERED"]
     names += ["HETERO_HVD_LAUNCH"]
     script = f"import os, json; print(json.dumps([os.environ.get(n) for n in {names}]))"
