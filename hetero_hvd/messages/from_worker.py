@@ -184,11 +184,6 @@ class Logged(Message, frozen=True):
         """Applied steps when the last epoch is done, if it comes so far; None: not known."""
         return self.step + self.remaining_steps if self.remaining_steps >= 0 else None
 
-    @property
-    def progress_ratio(self) -> float | None:
-        """Part of them that is done, 0 to 1; None: not known."""
-        return self.step / self.total_steps if self.total_steps else None
-
 
 class CheckpointWritten(Message, frozen=True):
     """A state of the training is on disk as a whole. Sent by who has written it.

@@ -51,6 +51,11 @@ def is_learning_rate(name: str) -> bool:
     return own == RATE and (not group or group.isdecimal())
 
 
+def progress_ratio(event: Logged) -> float | None:
+    """Part of all steps that is done, 0 to 1; None: not known."""
+    return event.step / event.total_steps if event.total_steps else None
+
+
 class Quality:
     """Folds a run's events.
 
@@ -98,7 +103,8 @@ class Quality:
         own = {LOSS, *rates}
         view.logged |= {name: value for name, value in newest.items() if name not in own}
         view.remaining_seconds = self._remaining_seconds(event.steps_to_take)
-        view.total_steps, view.progress_ratio = event.total_steps, event.progress_ratio
+        view.total_steps = event.total_steps
+        view.progress_ratio = progress_ratio(event)
 
     def _remaining_seconds(self, num_steps: int) -> float | None:
         if num_steps < 0 or len(self._pace) < 2:  # noqa: PLR2004 - a pace has two ends

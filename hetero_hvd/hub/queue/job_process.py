@@ -16,6 +16,14 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from hetero_hvd.core.queue.healing import FailureCause
+from hetero_hvd.exit_codes import (
+    EXIT_KILLED,
+    EXIT_NO_PLACE,
+    EXIT_NOT_KEPT,
+    EXIT_TERMINATED,
+    EXIT_TRY_AGAIN,
+)
 from hetero_hvd.hub.queue.job_runner import PACKED
 from hetero_hvd.probes.kernel.boot_clock import boot_id
 from hetero_hvd.probes.kernel.processes import runs_as, started_at, state_of
@@ -33,6 +41,28 @@ TERM_SECONDS, KILL_SECONDS = 60.0, 90.0
 
 Standing = Literal["absent", "running", "lost", "not_started"] | int
 """Of a start: not begun, under way, gone without a word, impossible, or its exit code."""
+
+CAUSES: Mapping[Standing, FailureCause] = {
+    "lost": "node_lost",
+    "not_started": "not_started",
+    EXIT_TRY_AGAIN: "node_lost",
+    EXIT_NO_PLACE: "preempted",
+    EXIT_NOT_KEPT: "not_kept",
+    EXIT_KILLED: "preempted",
+    EXIT_TERMINATED: "preempted",
+}
+"""What an end tells that nobody here has asked for; any other one is the script's."""
+
+
+def cause_of(standing: Standing, *, is_program: bool) -> FailureCause:
+    """Why a start has failed.
+
+    Args:
+        standing: What has become of it.
+        is_program: Whether it is no training, so that it keeps no state that we know of.
+    """
+    cause = CAUSES.get(standing, "script_error")
+    return "script_error" if is_program and cause == "not_kept" else cause
 
 
 class JobUser(NamedTuple):

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from hetero_hvd.config.variables import ARRAY_VARIABLE
 from hetero_hvd.core.queue.devices import DeviceCondition, QueueDevice
-from hetero_hvd.core.queue.healing import FailureCause
 from hetero_hvd.core.queue.jobs import JobRequest
 from hetero_hvd.core.queue.queue_events import (
     DeviceChanged,
@@ -33,17 +32,10 @@ from hetero_hvd.core.queue.queue_state import QueueState
 from hetero_hvd.core.view.queued.job_progress import FailingNode, ProgressFacts
 from hetero_hvd.discovery.submission.queue_link import SubmittedJob
 from hetero_hvd.errors import ConfigError, UserError
-from hetero_hvd.exit_codes import (
-    EXIT_KILLED,
-    EXIT_NO_PLACE,
-    EXIT_NOT_KEPT,
-    EXIT_TERMINATED,
-    EXIT_TRY_AGAIN,
-)
 from hetero_hvd.hub.queue.devices.failing_devices import FailingDevices
 from hetero_hvd.hub.queue.job_files import JobFiles
 from hetero_hvd.hub.queue.job_news import news_of
-from hetero_hvd.hub.queue.job_process import OF_THIS_PROCESS, JobProcess, JobUser, Standing
+from hetero_hvd.hub.queue.job_process import OF_THIS_PROCESS, JobProcess, JobUser, cause_of
 from hetero_hvd.hub.queue.queue_cluster import QueueCluster
 from hetero_hvd.hub.queue.queue_metrics import QueueMetrics
 from hetero_hvd.hub.queue.queue_store import KeptJob, QueueStore
@@ -57,28 +49,6 @@ CLUSTER_SECONDS = 1.0
 
 MAX_ENDED = 1000
 """Jobs of a user that have ended and are still known, with their folders."""
-
-CAUSES: Mapping[Standing, FailureCause] = {
-    "lost": "node_lost",
-    "not_started": "not_started",
-    EXIT_TRY_AGAIN: "node_lost",
-    EXIT_NO_PLACE: "preempted",
-    EXIT_NOT_KEPT: "not_kept",
-    EXIT_KILLED: "preempted",
-    EXIT_TERMINATED: "preempted",
-}
-"""What an end tells that nobody here has asked for; any other one is the script's."""
-
-
-def cause_of(standing: Standing, *, is_program: bool) -> FailureCause:
-    """Why a start has failed.
-
-    Args:
-        standing: What has become of it.
-        is_program: Whether it is no training, so that it keeps no state that we know of.
-    """
-    cause = CAUSES.get(standing, "script_error")
-    return "script_error" if is_program and cause == "not_kept" else cause
 
 
 class JobQueue:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from hetero_hvd.core.step_table import Observed, StepTable
-from hetero_hvd.core.view.quality import LOSS, RATE, is_learning_rate
+from hetero_hvd.core.view.quality import LOSS, RATE, is_learning_rate, progress_ratio
 from hetero_hvd.messages import CheckpointWritten, Evaluated, Logged
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.records.rollup import COLUMNS, PHASES, WHOLE_STEP, Rollups
@@ -50,7 +50,7 @@ def samples_of_event(at_unix_seconds: float, event: Observed) -> Iterator[Sample
             for name, found in event.values.items():
                 yield Sample(at_unix_seconds, found.step, *_of_logged(name), found.mean)
             yield _of_run(at_unix_seconds, event.step, "epoch", float(event.epoch))
-            if (done := event.progress_ratio) is not None:
+            if (done := progress_ratio(event)) is not None:
                 yield _of_run(at_unix_seconds, event.step, "progress_ratio", done)
         case CheckpointWritten():
             step, value = event.step, float(event.step)

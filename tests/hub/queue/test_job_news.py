@@ -13,7 +13,7 @@ from hetero_hvd.core.view.queued.job_progress import ProgressFacts
 from hetero_hvd.core.view.queued.reduction_meter import ReductionFacts
 from hetero_hvd.exit_codes import EXIT_KILLED, EXIT_NOT_KEPT, EXIT_TRY_AGAIN
 from hetero_hvd.hub.queue.job_news import news_of
-from hetero_hvd.hub.queue.job_queue import cause_of
+from hetero_hvd.hub.queue.job_process import cause_of
 from hetero_hvd.hub.queue.queue_cluster import QueueCluster
 
 REDUCED = ReductionFacts(
