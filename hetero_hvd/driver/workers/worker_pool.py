@@ -222,11 +222,8 @@ class WorkerPool:
             names = ", ".join(str(slot.worker) for slot in wanted)
             raise UserError(f"{target!r}: no such node or worker; there are: {names}")
         if found and len(found) == len(wanted):
-            raise UserError(
-                f"{', '.join(str(slot.worker) for slot in found)}: no other worker would be left "
-                "to train, so it stays; to end the run, which keeps its state, stop it (Ctrl-C, or "
-                "on its page)"
-            )
+            why = f"no other worker would be left to train, so it stays; {self._instead_of_it()}"
+            raise UserError(f"{', '.join(str(slot.worker) for slot in found)}: {why}")
         for worker in away:
             self._quarantine(worker, self.quarantined[worker][0], DRAINED)
         for slot in found:
@@ -238,6 +235,11 @@ class WorkerPool:
         is_held = any(slot in self._held for slot in found)
         when = "when others have taken over" if is_held else "after the step under way"
         return f"{', '.join(str(slot.worker) for slot in found)} leaves {when}"
+
+    def _instead_of_it(self) -> str:
+        if away := sorted(filter(self.is_withdrawn, self._withdrawn)):
+            return f"ask again when {' or '.join(map(str, away))} is back, which is away for now"
+        return "to end the run, which keeps its state, stop it (Ctrl-C, or on its page)"
 
     def withdraw(self, found: Iterable[Slot], reason: str, why: str) -> None:
         """Let these workers go, after the step under way, until they are readmitted.

@@ -225,22 +225,28 @@ def test_the_only_one_with_the_state_stays_until_others_have_it(tmp_path):
     run(tmp_path, "sleep 100", scenario)
 
 
+STOP = "to end the run, which keeps its state, stop it"
+BACK = "ask again when beta:0 is back, which is away for now"
 LAST = {
-    "the only worker": (("alpha",), (), "alpha"),
-    "the only one that is left": (("alpha", "beta"), ("beta",), "alpha:0"),
+    "the only worker": (("alpha",), "", "alpha", STOP),
+    "the only one that is left": (("alpha", "beta"), "drained", "alpha:0", STOP),
+    "the others are away for a time": (("alpha", "beta"), "in a trial", "alpha", BACK),
 }
+"""Nodes, why beta is gone, who is to go, and what to do instead."""
 
 
-@pytest.mark.parametrize(("nodes", "gone", "target"), LAST.values(), ids=LAST)
-def test_the_last_worker_is_not_drained(tmp_path, nodes, gone, target):
+@pytest.mark.parametrize(("nodes", "why", "target", "instead"), LAST.values(), ids=LAST)
+def test_the_last_worker_is_not_drained(tmp_path, nodes, why, target, instead):
     """A run of nobody would end as a failure; what ends it in order is said."""
 
     async def scenario(bench):
         bench.slots.follow(cluster(*nodes))
         await until(lambda: all(slot.process for slot in bench.slots.all))
-        for node in gone:
-            bench.slots.drain(node)
-        words = "^alpha:0: no other worker would be left to train, so it stays; to end the run"
+        if why == "drained":
+            bench.slots.drain("beta")
+        elif why:
+            bench.slots.withdraw([bench.slots.all[1]], why, f"is {why}")
+        words = f"^alpha:0: no other worker would be left to train, so it stays; {instead}"
         with pytest.raises(UserError, match=words):
             bench.slots.drain(target)
         (left,) = [slot for slot in bench.slots.all if slot.is_wanted]
