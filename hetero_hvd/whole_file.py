@@ -6,6 +6,7 @@ A file that gets one record after the other is in `kept_file`.
 from __future__ import annotations
 
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,8 +27,10 @@ def write_whole(path: Path, content: bytes, *, mode: int = OWNER_ONLY) -> None:
     Raises:
         OSError: It is left as it was.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    # A name that nobody knows before: in a folder of several somebody could lay a file there, or
+    # have it in another container, where process numbers are the same.
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         with open(fresh, "wb", opener=lambda name, _: os.open(name, flags, mode)) as file:
             file.write(content)
