@@ -301,12 +301,16 @@ class Checkpoints:
                 is_new = self.store.put(name, write, series=kind)
             if metrics and not is_new:  # that step's is there already: it counts as evaluated
                 self.store.add_metrics(name, metrics)
-            self._tell_of(name, self._prune())
         except Exception as error:  # noqa: BLE001 - whatever it is, this state is not kept
             why = why_not(error, state, self.store.written_in())
             self.complain(applied_steps, f"{self.store.place(name)}: {why}", is_last=is_last)
-        else:
-            self._not_kept.over(applied_steps)
+            return
+        self._not_kept.over(applied_steps)
+        try:
+            self._tell_of(name, self._prune())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the state is there
+            words = "the checkpoint of step %d is written; which others there are is not known: %s"
+            logger.warning(words, applied_steps, first_line(error))
 
     def _tell_of(self, name: str, best: Found | None) -> None:
         for one in self._own():

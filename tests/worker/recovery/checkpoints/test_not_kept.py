@@ -128,6 +128,23 @@ def test_nothing_is_promised_after_the_last_one(tmp_path, monkeypatch, caplog):
     assert f"cannot be written: {told[0].error}\n" in caplog.text
 
 
+def test_what_is_written_is_not_missing_if_the_others_cannot_be_listed(
+    tmp_path, monkeypatch, caplog
+):
+    """A store may give up after it has taken the last one: the job has kept it all the same."""
+    fault, told = Fault(system(errno.EIO)), []
+    kept = keeper(tmp_path, told)
+    monkeypatch.setattr(kept, "_prune", fault.instead_of(kept._prune))
+    save(kept, 7, copies=False)
+    assert fault.num_raised == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000007-one"]
+    assert told == []
+    assert "step 7 is written; which others there are is not known: [Errno 5]" in caplog.text
+    fault.error = None
+    save(kept, 8)
+    assert [(type(one), one.step) for one in told] == [(CheckpointWritten, 8)]
+
+
 @pytest.mark.skipif(missing_for_a_disk() is not None, reason="needs root")
 def test_a_disk_that_is_full_says_how_much_room_there_has_to_be(tmp_path):
     """A real one: what is there stays whole, nothing half is left, and room is used when it is."""
