@@ -24,10 +24,10 @@ def verdict_of(
     """
     ratio = median_ratio_of(rounds, best, error=error)
     in_words = f"{ratio.low:.1%} to {ratio.high:.1%} of the best"
-    if ratio.high < 1:
-        return f"worse: {in_words}"
     if ratio.low > 1 - SAME_RATIO and ratio.high < 1 + SAME_RATIO:
         return AS_GOOD
+    if ratio.high < 1:
+        return f"worse: {in_words}"
     if may_leave and is_far_behind(rounds, best):
         return f"worse: {ratio.middle:.0%} of the best in {len(rounds)} rounds"
     if is_last:
