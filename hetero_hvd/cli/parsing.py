@@ -17,7 +17,7 @@ ABOUT = "Train one PyTorch model on machines of unequal speed, with Elastic Horo
 SHELLS = ("bash", "zsh", "fish")
 
 
-_SIGNED = re.compile(r"-\.?[0-9]|-(inf|nan)\b", re.IGNORECASE)
+_SIGNED = re.compile(r"-\.?[0-9]|-(inf|infinity|nan)\b", re.IGNORECASE)
 """How a value begins that is below 0: a number, as argparse knows it, with or without a unit."""
 
 
