@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hetero_hvd.probes.machine.inventory import take_inventory
 from hetero_hvd.probes.machine.node_metrics import Newest, node_page
-from hetero_hvd.security.token import holds
+from hetero_hvd.security.token import TokenFile, holds
 from hetero_hvd.security.web_socket import Headers, Request, Response
 
 
@@ -33,10 +33,10 @@ class Pages:
 
     Args:
         newest: Gives the newest sample of this node, if there is one.
-        token: Which a reader must show; None: there are no pages.
+        token: Has the one that a reader must show; None: there are no pages.
     """
 
-    def __init__(self, newest: Newest, token: bytes | None) -> None:
+    def __init__(self, newest: Newest, token: TokenFile | None) -> None:
         self._token = token
         content_type, metrics = node_page(newest)
         self._pages = {
@@ -55,7 +55,7 @@ class Pages:
         shown = request.headers.get_all("Authorization")
         if page is None or self._token is None or len(shown) != 1:
             return None
-        if not holds(shown[0], self._token):
+        if not holds(shown[0], self._token.current):
             return None
         body = await asyncio.to_thread(page.body)  # asking GPUs takes a while
         headers = Headers()

@@ -41,6 +41,7 @@ from hetero_hvd.probes.kernel.boot_clock import boot_id, boot_seconds
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.probes.machine.hardware import allowed_cores, gpus
 from hetero_hvd.probes.sampling.local_samples import NewestSamples, Told, follow_samples
+from hetero_hvd.security.token import TokenFile
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class AgentOptions:
     slots: int | None
     address: str | None
     port: int
-    token: bytes | None
+    token: TokenFile | None
     tls: ssl.SSLContext | None
     version: str
     announce_to: tuple[AnnounceTarget, ...] = ()
@@ -231,6 +232,8 @@ async def _offer(
     try:
         while not any(end.is_set() for end in ends):
             await announcer.look()
+            if options.token is not None:
+                options.token.look()
             await _first_of(*ends, timeout_seconds=LOOK_SECONDS)
             _end_if_over(stay, ending, is_idle=node.server.is_idle)
     finally:

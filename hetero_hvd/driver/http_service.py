@@ -13,6 +13,7 @@ from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.exit_codes import EXIT_TERMINATED
+from hetero_hvd.messages import TokenFileReported
 from hetero_hvd.probes.sampling.local_samples import max_age_seconds
 from hetero_hvd.run.records.run_folder import RunFolder
 from hetero_hvd.run.web import Web
@@ -51,7 +52,8 @@ class HttpService:
         self._view = LiveView(team.tracker.diagnosis.findings)
         self._plots = RunPlots()
         self._folder = folder.path
-        self._web = Web(job, folder.path, lambda line: say(line, "warning"))
+        self._say = say
+        self._web = Web(job, folder.path, self._token_file_told)
         age_seconds = max_age_seconds(job.sample_seconds)
         self._run_id = folder.run_id
         self._metrics = Metrics(folder.run_id, max_age_seconds=age_seconds)
@@ -94,6 +96,10 @@ class HttpService:
     def hurry(self) -> None:
         """Wait for no scraper any more."""
         self._scrapes.hurry()
+
+    def _token_file_told(self, line: str) -> None:
+        self._say(line, "warning")
+        self._team.bus.publish(TokenFileReported(words=line))
 
     def _scraped(self, accept: str) -> Exposition:
         self._scrapes.note()

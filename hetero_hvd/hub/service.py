@@ -83,6 +83,10 @@ class HubHttp:
     end: HttpEnd
     access: Access
 
+    def look(self) -> None:
+        """Tell of token files that cannot be used any more."""
+        self.access.look()
+
 
 def open_store(folder: Path, seal_bytes: int = SEAL_BYTES) -> SampleStore:
     """The store of this machine's hub.
@@ -136,10 +140,9 @@ async def serve_cluster(options: HubOptions) -> None:
         opened.push_async_callback(announcer.close)
         while not ending.is_set():
             await fleet.look()
-            server.look()
-            announced.look()
-            if queue is not None:
-                queue.look()
+            for each in (server, announced, queue, options.http):
+                if each is not None:
+                    each.look()
             if sealing.done():
                 sealing.result()
             await announcer.look()

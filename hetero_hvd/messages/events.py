@@ -330,6 +330,16 @@ class ClockMeasured(Message, frozen=True):
     uncertainty_seconds: float
 
 
+class TokenFileReported(Message, frozen=True):
+    """A file with a token for the page cannot be used, so nobody has that token; or it can again.
+
+    Attributes:
+        words: Which file, and what is wrong with it, in one line for people.
+    """
+
+    words: str
+
+
 class RunEnded(Message, frozen=True):
     """A job has ended.
 
@@ -362,6 +372,7 @@ DriverEvent = (
     | NodeSampled
     | OwnerSeen
     | BatchPlan
+    | TokenFileReported
     | RunEnded
 )
 Event = (

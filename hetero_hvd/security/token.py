@@ -75,11 +75,15 @@ class TokenFile:
     @property
     def current(self) -> bytes:
         """The token; empty, which no token is: the file is gone or holds none."""
+        self.look()
+        return self._token
+
+    def look(self) -> None:
+        """See whether the file has changed, so that it is told at once; call it often."""
         stamp = self._stamped()
         if stamp != self._stamp or self._fault:  # what the system refuses may pass
             self._stamp = stamp
             self._read()
-        return self._token
 
     def _read(self) -> None:
         try:

@@ -12,8 +12,16 @@ from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.messages import NodeSampled
 from hetero_hvd.probes.machine.inventory import take_inventory
+from tests.hub.tokens import TOKENS, token_files
 
-TOKEN = b"t" * 20
+TOKEN = TOKENS["read"]
+SHOWN = b"Authorization: Bearer " + TOKEN
+
+
+@pytest.fixture
+def token(tmp_path):
+    """The file of an agent."""
+    return token_files(tmp_path, "read")["read"]
 
 
 async def fetch(port, path, *headers):
@@ -26,7 +34,7 @@ async def fetch(port, path, *headers):
     return int(head.split()[1]) if head.startswith(b"HTTP/") else 0, head, body
 
 
-def ask(*requests, token=TOKEN):
+def ask(token, *requests):
     """The answers to these requests, and how many connections were refused."""
 
     async def scenario():
@@ -39,10 +47,9 @@ def ask(*requests, token=TOKEN):
     return asyncio.run(scenario())
 
 
-def test_who_shows_the_token_reads_metrics_and_hardware():
+def test_who_shows_the_token_reads_metrics_and_hardware(token):
     """Each is made when asked for; the hardware is that of `hetero-hvd nodes hardware --json`."""
-    shown = b"Authorization: Bearer " + TOKEN
-    answers, refused = ask(("/metrics", shown), ("/hardware", shown))
+    answers, refused = ask(token, ("/metrics", SHOWN), ("/hardware", SHOWN))
     assert [status for status, *_ in answers] == [200, 200]
     assert b"Content-Type: text/plain; version=" in answers[0][1]
     assert b'hetero_hvd_node_load{node="alpha"} 0.5' in answers[0][2]
@@ -64,22 +71,36 @@ def test_who_shows_the_token_reads_metrics_and_hardware():
     ],
     ids=["none", "wrong", "empty", "not-text", "no-scheme", "two"],
 )
-def test_nobody_else_learns_that_there_are_pages(headers):
+def test_nobody_else_learns_that_there_are_pages(token, headers):
     """Without the token they are not found, as everything else; all is counted."""
-    answers, refused = ask(("/metrics", *headers), ("/hardware", *headers), ("/etc/passwd",))
+    answers, refused = ask(token, ("/metrics", *headers), ("/hardware", *headers), ("/etc/passwd",))
     assert [(status, body) for status, _, body in answers] == [(404, b"")] * 3
     assert refused == 3
 
 
-def test_a_probe_is_answered_and_not_counted():
+def test_another_token_is_taken_at_once_and_a_spoilt_file_lets_nobody_in(tmp_path, token):
+    """As the page of a run and the hub do."""
+    file, other = tmp_path / "read.token", b"Authorization: Bearer " + b"n" * 20
+
+    def codes():
+        return [status for status, *_ in ask(token, ("/metrics", SHOWN), ("/metrics", other))[0]]
+
+    assert codes() == [200, 404]
+    file.write_bytes(b"n" * 20)
+    assert codes() == [404, 200]
+    file.chmod(0o644)
+    assert codes() == [404, 404]
+
+
+def test_a_probe_is_answered_and_not_counted(token):
     """By the loop that serves drivers, without a word on the node."""
-    answers, refused = ask(("/alive",), ("/alive", b"Authorization: Bearer x"))
+    answers, refused = ask(token, ("/alive",), ("/alive", b"Authorization: Bearer x"))
     assert [(status, body) for status, _, body in answers] == [(200, b"")] * 2
     assert refused == 0
 
 
 def test_without_a_token_file_there_are_no_pages():
     """An empty token opens nothing: in plain text nothing is even read."""
-    answers, refused = ask(("/metrics", b"Authorization: Bearer "), ("/metrics",), token=None)
+    answers, refused = ask(None, ("/metrics", b"Authorization: Bearer "), ("/metrics",))
     assert [(status, body) for status, _, body in answers] == [(0, b""), (0, b"")]
     assert refused == 2

@@ -8,12 +8,16 @@ import threading
 import urllib.error
 import urllib.request
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hetero_hvd.config import JobConfig
-from hetero_hvd.core.view.live import LiveState, WorkerView
+from hetero_hvd.core.view.live import LiveState, LiveView, WorkerView
+from hetero_hvd.driver.http_service import HttpService
 from hetero_hvd.errors import ConfigError, JobError, UserError
+from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.web import Web, event_streams, server
 from hetero_hvd.run.web.app import Sources
 from hetero_hvd.run.web.source import drained, source_of
@@ -290,3 +294,31 @@ def test_a_recorded_run_is_shown_as_it_ended(tmp_path):
         records.write_text(f"{line}\n")
         with pytest.raises(JobError, match=r"timings\.jsonl:1: is no event"):
             source_of(str(tmp_path), token_file=None, ca=None)()
+
+
+def test_a_token_file_that_is_spoilt_is_told_once_wherever_the_run_is_followed(tmp_path, tokens):
+    """On the terminal, and as an event: on the page, in the record and in the logs."""
+    said, bus = [], EventBus()
+    team = SimpleNamespace(
+        bus=bus, tracker=SimpleNamespace(diagnosis=SimpleNamespace(findings=tuple))
+    )
+    folder = SimpleNamespace(path=tmp_path, run_id="r")
+    service = HttpService(
+        JobConfig(**tokens),
+        folder,
+        team,
+        None,
+        dict,
+        say=lambda line, kind: said.append((line, kind)),
+    )
+    events = LiveView(tuple)
+    bus.subscribe(events.observe, "")
+    file = Path(tokens["http_operate_token_file"])
+    for spoil in (lambda: file.chmod(0o644), lambda: file.chmod(0o600)):
+        spoil()
+        for _ in range(2):
+            service.look()
+    spoilt, mended = (line for line, kind in said if kind == "warning")
+    assert "has mode 0644, must be 0600" in spoilt
+    assert mended.endswith("is read again")
+    assert [words for _, words in events.state().events] == [spoilt, mended]

@@ -30,6 +30,7 @@ from hetero_hvd.security.cluster_tls import for_driver
 from tests.driver.membership.test_rendezvous import Gate, Place
 from tests.driver.network.test_channel_server import JOB, Desk, of_worker, open_channel
 from tests.fuzz.inputs import broken
+from tests.hub.tokens import token_files
 
 QUICK = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -130,9 +131,9 @@ def test_the_channel_and_its_frames(loop):
     loop.run_until_complete(a_worker_still_gets_in())
 
 
-def test_the_agent_and_its_frames(loop):
+def test_the_agent_and_its_frames(loop, tmp_path):
     """Noise in plain text and as TLS; also what a driver of the cluster sends starts nothing."""
-    server = AgentServer(KEY, Pages("alpha", b"t" * 20))
+    server = AgentServer(KEY, Pages("alpha", token_files(tmp_path, "read")["read"]))
     port = loop.run_until_complete(server.listen("127.0.0.1", 0))
     hello, tls = UPGRADE % link.PATH.encode(), for_driver(KEY)
     records = [link.Data(data=b"x"), link.Exited(code=0), {"type": "Start", "what": "shell"}, [], 1]

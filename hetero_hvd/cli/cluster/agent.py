@@ -120,7 +120,7 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.discovery.advert import MAX_SLOTS  # noqa: PLC0415 - not for all
     from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415 - not for all
     from hetero_hvd.security.tls import read_bundle, server_context  # noqa: PLC0415 - not for all
-    from hetero_hvd.security.token import read_token  # noqa: PLC0415 - not for all
+    from hetero_hvd.security.token import token_file  # noqa: PLC0415 - not for all
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
@@ -140,7 +140,7 @@ def act(arguments: argparse.Namespace) -> int:
         else _number("--slots", arguments.slots, 0, MAX_SLOTS),
         address=None if arguments.address is None else own_address(arguments.address),
         port=_number("--port", arguments.port, 0, 65535),
-        token=read_token(arguments.token_file, "--token-file"),
+        token=token_file(arguments.token_file, "--token-file"),
         tls=None if tls_file is None else server_context(read_bundle(tls_file), str(tls_file)),
         version=__version__,
         announce_to=_targets(arguments.announce_to),

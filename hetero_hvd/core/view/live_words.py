@@ -19,6 +19,7 @@ from hetero_hvd.messages import (
     StallReported,
     StateDivided,
     StragglerReported,
+    TokenFileReported,
     TraceWritten,
     TrialReported,
     WorkerExited,
@@ -80,6 +81,8 @@ def event_in_words(event: object) -> str | None:  # noqa: C901, PLR0911, PLR0912
             return f"{event.worker} is given up: {event.reason}"
         case GuardReported():
             return f"guard: {event.words}"
+        case TokenFileReported():
+            return event.words
         case SetAsideReported():
             return f"step {event.step}: {event.words}"
         case TrialReported():

@@ -84,8 +84,9 @@ class Access:
 
     def look(self) -> None:
         """See whether the files have changed, so that it is told at once."""
-        for role in ("read", "ingest"):
-            self._tokens(role)
+        for file in (self.read, self.operate, self.ingest):
+            if file is not None:
+                file.look()
 
     def _files(self, role: Role) -> tuple[TokenFile, ...]:
         own = {"read": self.read, "ingest": self.ingest, "operate": None, "queue": None}[role]
