@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.errors import JobError, job_error
-from hetero_hvd.run.records.run_files import private
 from hetero_hvd.run.reports.comparing.comparison import ComparedRuns
 from hetero_hvd.run.reports.series import ReportContent, report_of
+from hetero_hvd.whole_file import write_whole
 
 FILE = "report.html"
 SHARED = Path(__file__).parents[1] / "page"
@@ -35,14 +35,14 @@ SCRIPTS = (
 
 
 def write_report(run: Path) -> None:
-    """Write the page of a run into its folder.
+    """Write the page of a run into its folder, as a whole.
 
     Raises:
-        JobError: The run cannot be read, or the page not written.
+        JobError: The run cannot be read, or the page not written; one that is there stays.
     """
+    page = page_of(report_of(run)).encode()
     try:
-        with open(run / FILE, "w", encoding="utf-8", opener=private) as file:
-            file.write(page_of(report_of(run)))
+        write_whole(run / FILE, page)
     except OSError as error:
         raise _refused(run / FILE, error) from error
 

@@ -15,12 +15,12 @@ from hetero_hvd.messages import RunEnded, RunStarted
 from hetero_hvd.messages.launch import SWITCHES
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.records.parts import read_run
-from hetero_hvd.run.records.run_files import private
 from hetero_hvd.run.reports.costs import Costs, costs_of
 from hetero_hvd.run.reports.html import write_report
 from hetero_hvd.run.sinks.sink import shown
 from hetero_hvd.run.tracking.final_report import as_dict
 from hetero_hvd.run.tracking.run_tracker import RunTracker
+from hetero_hvd.whole_file import write_whole
 
 
 class RunLabels(NamedTuple):
@@ -108,8 +108,7 @@ def write_summary(
     facts = as_dict(tracker.summary, exit_code=exit_code, reason=reason, costs=costs)
     content = msgspec.json.format(msgspec.json.encode(facts)) + b"\n"  # writes NaN as null
     try:
-        with open(folder / "summary.json", "wb", opener=private) as file:
-            file.write(content)
+        write_whole(folder / "summary.json", content)
     except OSError as error:
         say(f"summary.json cannot be written: {error.strerror or error}")
     return facts

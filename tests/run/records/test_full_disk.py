@@ -10,11 +10,17 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.errors import TryAgainError
+from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.records.reader import read_record, run_id_of
+from hetero_hvd.run.reports.html import write_report
+from hetero_hvd.run.tracking.begin_and_end import write_summary
+from hetero_hvd.run.tracking.run_tracker import RunTracker
 from tests.kit.screens.shown_run import history, write_run
 from tests.kit.small_disk import fill, missing_for_a_disk, small_disk
 
+CONFIG = ClusterConfig(nodes=(NodeConfig(name="alpha"),), job=JobConfig())
 pytestmark = pytest.mark.skipif(missing_for_a_disk() is not None, reason="needs root")
 
 
@@ -112,3 +118,24 @@ def _said(words, capsys):
     code = main(words)
     told = capsys.readouterr()
     return code, told.out, told.err
+
+
+@pytest.mark.parametrize("before", [None, "the one before"])
+def test_a_report_that_finds_no_room_leaves_no_empty_one(tmp_path, written, before):
+    """What was there stays; who opens the folder finds no page that shows nothing."""
+    said = []
+    with small_disk(tmp_path / "disk", kilobytes=2048) as disk:
+        folder = disk / "one"
+        shutil.copytree(written, folder)
+        for name in ("report.html", "summary.json"):
+            (folder / name).unlink(missing_ok=True)
+            if before is not None:
+                (folder / name).write_text(before)
+        fill(disk)
+        with pytest.raises(TryAgainError, match="No space left on device"):
+            write_report(folder)
+        tracker = RunTracker(CONFIG, lambda *_: None, None, EventBus())
+        write_summary(folder, tracker, exit_code=0, reason="done", say=said.append)
+        found = [p.read_text() for p in folder.iterdir() if p.suffix in (".html", ".json")]
+    assert found == ([] if before is None else [before] * 2)
+    assert said[-1] == "summary.json cannot be written: No space left on device"
