@@ -17,7 +17,7 @@ from hetero_hvd.messages import BatchPlan, WorkerId
 from hetero_hvd.messages.identity import RunIdentity
 from hetero_hvd.messages.launch import WorkerIdentity, WorkerLaunch
 from hetero_hvd.worker.comm.horovod import HorovodCollective
-from hetero_hvd.worker.recovery.membership import Report
+from hetero_hvd.worker.recovery.reports import Report
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
 from tests.kit.local_planner import LocalPlanner
 

@@ -26,12 +26,10 @@ from hetero_hvd.probes.phase_clock import NO_PHASE
 from hetero_hvd.refusal import raised_in
 from hetero_hvd.worker.comm.horovod import Interrupted, disagreement
 from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter, device_memory_bytes
-from hetero_hvd.worker.recovery.membership import (
-    Consistency,
+from hetero_hvd.worker.recovery.membership import Consistency, WorkerMembership, first_plan
+from hetero_hvd.worker.recovery.reports import (
     Report,
-    WorkerMembership,
     exchange_reports,
-    first_plan,
     next_rendezvous_id,
     run_of,
 )

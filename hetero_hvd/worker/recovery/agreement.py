@@ -12,9 +12,9 @@ from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
 from hetero_hvd.worker.recovery.last_state import LastState
-from hetero_hvd.worker.recovery.membership import FRESH
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.replica_check import Holder, Undecided, heal, heal_parts
+from hetero_hvd.worker.recovery.reports import FRESH
 from hetero_hvd.worker.shards.members import PartsLost
 
 logger = logging.getLogger(__name__)

@@ -23,16 +23,10 @@ from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.recovery.agreement import Agreement
 from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
 from hetero_hvd.worker.recovery.last_state import LastState
-from hetero_hvd.worker.recovery.membership import (
-    FRESH,
-    Report,
-    WorkerMembership,
-    meet,
-    next_rendezvous_id,
-    run_of,
-)
+from hetero_hvd.worker.recovery.membership import WorkerMembership, meet
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.replica_check import Undecided, is_check_due
+from hetero_hvd.worker.recovery.reports import FRESH, Report, next_rendezvous_id, run_of
 from hetero_hvd.worker.recovery.step_application import StepApplication
 from hetero_hvd.worker.recovery.watchdog import Watchdog
 from hetero_hvd.worker.recovery.workload import Workload

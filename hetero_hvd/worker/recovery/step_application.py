@@ -17,7 +17,7 @@ from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.recovery.last_state import LastState
-from hetero_hvd.worker.recovery.membership import FRESH, Report, exchange_reports, members_of
+from hetero_hvd.worker.recovery.reports import FRESH, Report, exchange_reports, members_of
 from hetero_hvd.worker.shards.optional_shards import OptionalShards
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
 from hetero_hvd.worker.step.other_optimizers import OwnUpdate
