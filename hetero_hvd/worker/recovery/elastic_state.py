@@ -12,7 +12,7 @@ import threading
 import time
 from functools import partial
 
-from hetero_hvd.errors import InvariantError, JobError, UserError, WorkerLostError
+from hetero_hvd.errors import InvariantError, UserError, WorkerLostError
 from hetero_hvd.messages import Finished, Leaving, Recovered
 from hetero_hvd.messages.launch import WorkerLaunch
 from hetero_hvd.probes.phase_clock import NO_PHASE
@@ -26,7 +26,13 @@ from hetero_hvd.worker.recovery.last_state import LastState
 from hetero_hvd.worker.recovery.membership import WorkerMembership, meet
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.replica_check import Undecided, is_check_due
-from hetero_hvd.worker.recovery.reports import FRESH, Report, next_rendezvous_id, run_of
+from hetero_hvd.worker.recovery.reports import (
+    FRESH,
+    Report,
+    are_to_look,
+    next_rendezvous_id,
+    run_of,
+)
 from hetero_hvd.worker.recovery.step_application import StepApplication
 from hetero_hvd.worker.recovery.watchdog import Watchdog
 from hetero_hvd.worker.recovery.workload import Workload
@@ -157,6 +163,9 @@ class ElasticState:
         Raises:
             JobError: The workers have started with different models, and may not.
         """
+        if self._membership is None:  # from the admission on, those who train wait for this worker
+            self._kept.prepare()
+            self._agreement.begin()
         self._numerics = self._mode.numerics
         self.context.planner.use_grain(self._mode.grain or 1)  # a trainer before had its own
         self.last_state.checksum = ""
@@ -170,17 +179,11 @@ class ElasticState:
         self.context.begin(lambda: self.position.applied_steps, watched)
         self.rejoin()
         if self._membership is None:
-            self._kept.prove()
-            is_loaded = self._kept.load() is not None or self._has_loaded
-            self._meet(is_new=True, has_state=is_loaded)
-            is_found = self.membership.consistency.num_fresh < self.num_workers
-            self._kept.check_found(is_found=is_found)
+            self._meet(is_new=True, has_state=self._has_loaded)
+            self._kept.check_found(is_found=self.membership.has_found_state)
             self.times.restart()
-        if self._mode.needs_equal_models and self.membership.started_apart:
-            raise JobError(
-                f"{self._mode.name}: the workers start with different parameters: call "
-                "torch.manual_seed before you build the model"
-            )
+        if self._mode.needs_equal_models:
+            self.membership.check_equal_start(self._mode.name)
 
     def rejoin(self) -> None:
         """Another trainer may have entered other memberships since this one has trained."""
@@ -389,6 +392,9 @@ class ElasticState:
             try:
                 report = partial(self._report, is_new=is_new, has_state=has_state)
                 reports = self.application.reports(collective, report)
+                if are_to_look(reports):
+                    has_state |= self._kept.look()
+                    continue
                 # Stored at once: should this rendezvous break, its id must not be used again.
                 context.agreed(next_rendezvous_id(reports), run_of(reports))
                 try:
@@ -420,6 +426,7 @@ class ElasticState:
             applied_steps=self.position.applied_steps if has_state else FRESH,
             shards=self._kept.held_parts(self.context.settings.node, self.context.collective),
             is_new=is_new,
+            has_looked=self._kept.has_looked,
             epoch=self.position.epoch,
             num_evaluations=len(self.position.evaluations),
             checksum="" if is_applying else self._agreement.take(),

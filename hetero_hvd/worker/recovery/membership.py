@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hetero_hvd.core.balance.planner import stretched
-from hetero_hvd.errors import InvariantError
+from hetero_hvd.errors import InvariantError, JobError
 from hetero_hvd.messages import BatchPlan, Calibrated, PassTiming, WorkersJoined
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
@@ -89,9 +89,24 @@ class WorkerMembership:
         return self._plans[-1]
 
     @property
-    def started_apart(self) -> bool:
-        """Whether all members have come without state, and with different models."""
-        return self.consistency.broadcast and self.consistency.num_fresh == len(self.workers)
+    def has_found_state(self) -> bool:
+        """Whether a member has come with a state, of its own or from a checkpoint."""
+        return self.consistency.num_fresh < len(self.workers)
+
+    def check_equal_start(self, mode: str) -> None:
+        """Refuse members that have all come without state, and with different models.
+
+        Args:
+            mode: Which needs equal ones, by name.
+
+        Raises:
+            JobError: That is so.
+        """
+        if self.consistency.broadcast and not self.has_found_state:
+            raise JobError(
+                f"{mode}: the workers start with different parameters: call torch.manual_seed "
+                "before you build the model"
+            )
 
     def calibrate(
         self,

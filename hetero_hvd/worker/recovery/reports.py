@@ -39,6 +39,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         micro_batch_size: Samples in one of its forward passes at most; 0 = not limited.
         work: What it trains, and on what.
         is_new: Whether its script has not begun its loop yet, whatever it has from a checkpoint.
+        has_looked: Whether it has looked for a checkpoint to begin with.
         agreed: Checksum of its replica when all were last known to be equal, if no step was applied
             since then; else empty.
         order: What decides which samples a step consumes.
@@ -65,6 +66,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch_size: int = 0
     work: Workload = Workload()
     is_new: bool = False
+    has_looked: bool = True
     agreed: str = ""
     order: Order = Order()
     parts: tuple[str, ...] = ()
@@ -145,6 +147,15 @@ def next_rendezvous_id(reports: list[Report]) -> int:
 def run_of(reports: list[Report]) -> RunIdentity:
     """Which run goes on: that of the newest rendezvous; at the start, the one of rank 0."""
     return max(reports, key=lambda report: report.rendezvous_id).run
+
+
+def are_to_look(reports: Sequence[Report]) -> bool:
+    """Whether those who have not done so look for a checkpoint, and all report again.
+
+    Not where somebody trains already: its state is newer than any that was kept, and it would wait.
+    """
+    is_start = all(report.is_new for report in reports)
+    return is_start and not all(report.has_looked for report in reports)
 
 
 def members_of(reports: Sequence[Report]) -> list[ShardMember]:

@@ -57,6 +57,8 @@ class Keeping:
 
     Attributes:
         shards: As above.
+        has_looked: Whether this worker has looked for a checkpoint to begin with, if there may be
+            one.
 
     Raises:
         UserError: The best state is wanted of a state in parts.
@@ -100,6 +102,18 @@ class Keeping:
             else None
         )
         self._is_proven = self._took_memory = False
+        self.has_looked = self._checkpoints is None
+
+    def prepare(self) -> None:
+        """What takes its time before this worker trains, and needs nobody else.
+
+        Raises:
+            UserError: The state cannot be kept and copied.
+            JobError: Which checkpoints there are cannot be seen.
+        """
+        self.prove()
+        if self._checkpoints is not None:
+            self._checkpoints.find_series()
 
     def prove(self) -> None:
         """See that the state can be kept and copied, and leave room for its copies.
@@ -110,6 +124,17 @@ class Keeping:
         num_bytes = self._replica.prove()
         if self._checkpoints is not None:
             self._sizing.reserve(num_bytes * self._checkpoints.max_copies)
+
+    def look(self) -> bool:
+        """Look for a checkpoint to begin with, once; whether this worker goes on from one now.
+
+        Raises:
+            UserError: It is of another script; says what is different.
+        """
+        if self.has_looked:
+            return False
+        self.has_looked = True
+        return self.load() is not None
 
     def load(self) -> str | None:
         """Go on from the newest checkpoint, and tell where it is; None: there is none.

@@ -108,6 +108,16 @@ class Checkpoints:
         """So many are in memory at once while training goes on: the best may wait for another."""
         return 2 if self._settings.best else 1
 
+    def find_series(self) -> None:
+        """Write into the series of the job's last start, whether its state is loaded or not.
+
+        Raises:
+            JobError: What there is cannot be read; if that may pass, TryAgainError.
+        """
+        if self._settings.goes_on:
+            with _known():
+                self._of_the_job()
+
     def load_newest(self) -> str | None:
         """Take over the newest good checkpoint of this run or job, else of the one to resume.
 
