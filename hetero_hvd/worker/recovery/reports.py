@@ -90,8 +90,9 @@ def exchange_reports(collective: Collective, report: Report) -> list[Report]:
     if apart:
         raise JobError("; ".join(f"{worker}: {words}" for worker, words in apart.items()))
     _check_scalers(reports)
-    for name in _facts(report):
-        found: dict[object, WorkerId] = {_facts(other)[name]: other.worker for other in reports}
+    known = [(other.worker, _facts(other)) for other in reports]
+    for name in known[0][1]:
+        found: dict[object, WorkerId] = {facts[name]: worker for worker, facts in known}
         if len(found) > 1:
             told = ", ".join(f"{worker}: {fact}" for fact, worker in found.items())
             raise JobError(f"the workers' scripts differ: {name}: {told}")
