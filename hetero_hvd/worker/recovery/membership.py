@@ -205,15 +205,17 @@ def meet(
         if (report.applied_steps, report.checksum) != (best.applied_steps, best.checksum)
     ]
     is_copied = not rounded.issuperset(takers)
+    collective.laps.lap("vote")
     if is_copied:
         copy_state(collective, replica, source, "replica", takers=takers)
+        collective.laps.lap("copy")
         proof = replica.checksum() if collective.rank in takers else own.checksum
         proofs = gather_bytes(collective, proof.encode(), "proofs")
         if len(set(proofs)) != 1:
             raise InvariantError(
                 f"replicas differ after copying: {dict(zip(reports, proofs, strict=True))}"
             )
-    collective.laps.lap("vote")
+        collective.laps.lap("proof")
     plan = first_plan(collective, reports, planner)
     if shards is not None:
         shards.meet(collective, members_of(reports), plan.local_batch_sizes)
