@@ -136,8 +136,8 @@ class Collective(Protocol):
     def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
         """Copy rank `root`'s 1-D tensor into everybody's, in place."""
 
-    def exchange(self, rows: torch.Tensor, counts: Sequence[int], name: str) -> torch.Tensor:
-        """Send each rank its part of a 1-D tensor; gives what all have sent, in rank order.
+    def exchange_async(self, rows: torch.Tensor, counts: Sequence[int], name: str) -> Handle:
+        """Start sending each rank its part of a 1-D tensor; `wait` gives what all have sent it.
 
         Args:
             rows: The parts, in rank order, on the host.
@@ -309,10 +309,12 @@ class HorovodCollective:
         if self._spins:
             self._poll(handle)
         try:
-            handle.result = self._hvd.synchronize(handle.number)
+            result = self._hvd.synchronize(handle.number)
         except self._hvd.HorovodInternalError as error:
             handle.fault = str(error)
             raise _translated(error) from error
+        # Beside what has come of an exchange, Horovod gives the sizes of its parts.
+        handle.result = result[0] if isinstance(result, tuple) else result
         self.operations.done(handle, getattr(handle.result, "nbytes", None))
         self._find_own()
         return handle.result
@@ -354,13 +356,11 @@ class HorovodCollective:
             piece = tensor[start : start + chunk]
             self._broadcast(piece, root, f"{name}.{index}")
 
-    def exchange(self, rows: torch.Tensor, counts: Sequence[int], name: str) -> torch.Tensor:
-        """See `Collective`."""
+    def exchange_async(self, rows: torch.Tensor, counts: Sequence[int], name: str) -> Handle:
+        """Start `hvd.alltoall_async`."""
         splits = torch.tensor(counts, dtype=torch.int32)
         handle = self._submitted(lambda: self._hvd.alltoall_async(rows, splits, name=name))
-        # Beside what has come, Horovod gives the sizes of its parts.
-        got: torch.Tensor = self.wait(self._launched(handle, "alltoall", rows))[0]
-        return got
+        return self._launched(handle, "alltoall", rows)
 
     def _broadcast(self, piece: torch.Tensor, root: int, name: str) -> None:
         handle = self._submitted(lambda: self._hvd.broadcast_async_(piece, root, name=name))
