@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -15,6 +15,7 @@ from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.evaluation import PartedEvaluation
 from hetero_hvd.worker.logged_values import NAME
 from hetero_hvd.worker.micro_batch.split import is_scalar
+from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.recovery.replica import for_own_device
 from hetero_hvd.worker.session.launch_settings import read_launch_settings
 from hetero_hvd.worker.trainer import Trainer
@@ -23,6 +24,16 @@ logger = logging.getLogger(__name__)
 
 IN_STEP = ("synchronous", "reproducible")
 """Training modes whose steps end one after the other, on all workers alike."""
+
+
+ShardOptimizer = bool | Literal["auto"]
+"""Whether the optimizer's state lies in parts on the workers, see `worker.options.StepOptions`."""
+
+IN_PARTS = (
+    "with shard_optimizer the optimizer's state is on no worker as a whole: the job keeps it, with "
+    "checkpoint_seconds, and goes on from it with --resume"
+)
+"""Why another package's checkpoints cannot have that state, and what has it."""
 
 
 class Steps(Trainer):
@@ -142,6 +153,11 @@ def check_job(package: str) -> None:
             f"{what}: {package} plans its schedule, logs and checkpoints by steps that end one "
             "after the other: leave it out of nodes.yaml, or write the loop with hetero_hvd.Trainer"
         )
+
+
+def check_shard_optimizer(value: object) -> None:
+    """Refuse what is no value of it, when it is given; raises UserError."""
+    StepOptions(shard_optimizer=value)  # type: ignore[arg-type]  # that is what it looks at
 
 
 @contextmanager

@@ -35,7 +35,8 @@ from the accelerators' libraries."""
 
 HINT = (
     "lower what one sample needs (its size or the model's), use activation checkpointing "
-    "(torch.utils.checkpoint with use_reentrant=False) or a lower precision (torch.autocast)"
+    "(torch.utils.checkpoint with use_reentrant=False), a lower precision (torch.autocast) or, on "
+    "three workers or more, shard_optimizer='auto'"
 )
 
 

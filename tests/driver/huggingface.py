@@ -123,7 +123,7 @@ def accuracy(found):
     return {"accuracy": float((found.predictions[counts] == found.label_ids[counts]).mean())}
 
 
-def train(model, arguments, *, resume=None, patience=None, **_):
+def train(model, arguments, *, resume=None, patience=None, ours=None, **_):
     """One training; gives what it has logged, and what a last evaluation finds."""
     torch.manual_seed(0)
     built, rows, collate = MODELS[model](sequences(88))
@@ -142,6 +142,7 @@ def train(model, arguments, *, resume=None, patience=None, **_):
         compute_metrics=accuracy,
         preprocess_logits_for_metrics=lambda logits, _: logits.argmax(-1),
         callbacks=[BeforeTheUpdate(), *([stopping] if patience else [])],
+        **(ours or {}),
     )
     output = trainer.train(resume_from_checkpoint=resume)
     best = trainer.state.best_model_checkpoint

@@ -21,13 +21,13 @@ SYNCED = ("mean", "sum", "max", "min")
 warnings.filterwarnings("ignore", module="lightning")
 
 
-def strategy(*, is_plain):
+def strategy(*, is_plain, **given):
     """Ours, if it is to be used."""
     if is_plain:
         return {}
     from hetero_hvd.integrations.lightning import HeteroStrategy  # noqa: PLC0415 - if at all
 
-    return {"strategy": HeteroStrategy()}
+    return {"strategy": HeteroStrategy(**given)}
 
 
 class Order(Sampler):
@@ -185,9 +185,10 @@ def samples(count, seed):
     return TensorDataset(inputs, inputs.sin().sum(1))
 
 
-def make_trainer(name, arguments, tell, *, patience=None, every=None, is_plain=False):
+def make_trainer(name, arguments, tell, *, patience=None, every=None, is_plain=False, ours=None):
     """A quiet one, with a file for each checkpoint."""
     saving = {"every_n_train_steps": every, "save_top_k": -1} if every else {"monitor": "val_loss"}
+    saving["save_weights_only"] = bool(ours)
     callbacks = [tell, ModelCheckpoint(dirpath=name, filename="{step}", **saving)]
     if patience:
         callbacks.append(EarlyStopping("val_loss", patience=patience, min_delta=0.02))
@@ -198,7 +199,7 @@ def make_trainer(name, arguments, tell, *, patience=None, every=None, is_plain=F
         log_every_n_steps=1,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **strategy(is_plain=is_plain),
+        **strategy(is_plain=is_plain, **(ours or {})),
         **arguments,
     )
 

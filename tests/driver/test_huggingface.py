@@ -7,8 +7,10 @@ import pytest
 from hetero_hvd.messages import BatchPlan
 from tests.driver.trainer_job import (
     FAULTS,
+    IN_PARTS_FAULTS,
     THREE,
     check_elastic,
+    check_in_parts,
     events_of,
     record_of,
     run_alone,
@@ -75,6 +77,12 @@ MIXED_PRECISION = {
         "report_to": "tensorboard",
     },
 }
+IN_PARTS = TOKENS | {
+    "ours": {"shard_optimizer": True},
+    "arguments": TOKENS["arguments"] | {"output_dir": "parts", "save_only_model": True},
+}
+"""What plain transformers finds of it is what it finds of `TOKENS`."""
+
 TRAININGS = [TOKENS, SAMPLES, ADAPTER, MIXED_PRECISION]
 TIMES = ("runtime", "per_second", "flos", "preparation_time")
 """What a log tells that is another number each time."""
@@ -185,11 +193,12 @@ def test_workers_are_lost_and_come_back(plain, tmp_path):
     """One in a step, the leader while it writes a checkpoint: no sample is lost, nor is that.
 
     They come back into the same training, and a new node comes with them. In the next one somebody
-    has no part of any step, not even of the last one, at which all end.
+    has no part of any step, not even of the last one, at which all end. In the last one the
+    optimizer's state lies in parts.
     """
     _, expected = plain
     faults = {"gamma:0": "loss 7", "alpha:0": "save 12"}
-    names, trainings = (*THREE, "delta"), (TOKENS, SAMPLES)
+    names, trainings = (*THREE, "delta"), (TOKENS, SAMPLES, IN_PARTS)
     results, _ = run_job(
         SCRIPT, tmp_path, THREE, *trainings, faults=faults, joining=("delta",), join_step=14
     )
@@ -201,8 +210,20 @@ def test_workers_are_lost_and_come_back(plain, tmp_path):
     for name, result in results.items():
         check_equal(result[0], expected[0], from_step=0 if name == "result-beta-0" else 24)
         check_equal(result[1], expected[1])
+        check_equal(result[2], expected[0])
+    check_in_parts(record, len(names))
     for step in (6, 12, 18, 24, 30):
         assert (tmp_path / "gpt2" / f"checkpoint-{step}" / "trainer_state.json").exists()
+        assert (tmp_path / "parts" / f"checkpoint-{step}" / "model.safetensors").exists()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", IN_PARTS_FAULTS.values(), ids=IN_PARTS_FAULTS.keys())
+def test_parts_go_on_with_who_remains(plain, tmp_path, fault):
+    """Wherever a worker with parts of the state is lost, the leader too."""
+    for result in survive(SCRIPT, tmp_path, IN_PARTS, fault):
+        check_equal(result, plain[1][0])
+    check_in_parts(record_of(tmp_path), len(THREE))
 
 
 @pytest.mark.matrix

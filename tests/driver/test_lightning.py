@@ -9,8 +9,10 @@ import pytest
 from hetero_hvd.messages import BatchPlan, Recovered
 from tests.driver.trainer_job import (
     FAULTS,
+    IN_PARTS_FAULTS,
     THREE,
     check_elastic,
+    check_in_parts,
     events_of,
     record_of,
     run_alone,
@@ -61,6 +63,9 @@ ONE_HELD_BATCH = {
     "arguments": {"max_epochs": 2, "limit_train_batches": 3, "limit_val_batches": 1},
 }
 """All workers but one have no part of a validation."""
+
+IN_PARTS = BY_STEPS | {"name": "parts", "ours": {"shard_optimizer": True}}
+"""What plain Lightning finds of it is what it finds of `BY_STEPS`."""
 
 TRAININGS = [BY_STEPS, BY_EPOCHS, MIXED_PRECISION, ONE_HELD_BATCH]
 
@@ -138,11 +143,12 @@ def test_workers_are_lost_and_come_back(alone, tmp_path):
     """One in a step, the leader while it writes a checkpoint: no sample is lost, nor is that.
 
     They come back into the same training, and a new node comes with them. In the next one somebody
-    has no part of any step, not even of the last one, at which all end.
+    has no part of any step, not even of the last one, at which all end. In the last one the
+    optimizer's state lies in parts.
     """
     _, expected, _ = alone
     faults = {"gamma:0": "loss 7", "alpha:0": "save 12"}
-    names, trainings = (*THREE, "delta"), (BY_STEPS, BY_EPOCHS)
+    names, trainings = (*THREE, "delta"), (BY_STEPS, BY_EPOCHS, IN_PARTS)
     results, _ = run_job(
         SCRIPT, tmp_path, THREE, *trainings, faults=faults, joining=("delta",), join_step=14
     )
@@ -152,17 +158,24 @@ def test_workers_are_lost_and_come_back(alone, tmp_path):
     for name, result in results.items():
         check_equal(result[0], expected[0], from_step=0 if name == "result-beta-0" else 24)
         check_equal(result[1], expected[1])
+        check_equal(result[2], expected[0])
+    check_in_parts(record, len(names))
     for step in (6, 12, 18, 24, 30):
         assert (tmp_path / "steps" / f"step={step}.ckpt").exists()
+        assert (tmp_path / "parts" / f"step={step}.ckpt").exists()
 
 
-def test_who_remains_hears_the_same(tmp_path):
+@pytest.mark.parametrize(
+    "ours", [pytest.param({}, marks=pytest.mark.matrix), {"shard_optimizer": True}], ids=str
+)
+def test_who_remains_hears_the_same(tmp_path, ours):
     """One is lost in the midst of its last step's hooks, between two things that all tell there.
 
     What metric objects have seen is told after that, at the end of the epoch.
     """
     faults = {"beta:0": "told 12 1"}
-    training = BY_EPOCHS | {"arguments": BY_EPOCHS["arguments"] | {"max_epochs": 2}}
+    arguments = BY_EPOCHS["arguments"] | {"max_epochs": 2}
+    training = BY_EPOCHS | {"arguments": arguments, "ours": ours}
     settings = {"max_restarts": 0}
     results, _ = run_job(SCRIPT, tmp_path, THREE, training, settings=settings, faults=faults)
     one, other = (results[f"result-{name}-0"][0] for name in ("alpha", "gamma"))
@@ -174,6 +187,15 @@ def test_who_remains_hears_the_same(tmp_path):
     assert one["told"]["11"] == [2.0, 2.0]
     assert one["told"]["12"] == [2.0, 1.0], "beta's sample is told once"
     check_equal(one, other)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", IN_PARTS_FAULTS.values(), ids=IN_PARTS_FAULTS.keys())
+def test_parts_go_on_with_who_remains(alone, tmp_path, fault):
+    """Wherever a worker with parts of the state is lost, the leader too."""
+    for result in survive(SCRIPT, tmp_path, IN_PARTS, fault):
+        check_equal(result, alone[1][0])
+    check_in_parts(record_of(tmp_path), len(THREE))
 
 
 @pytest.mark.matrix

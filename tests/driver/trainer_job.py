@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from hetero_hvd.messages import BatchPlan, Recovered
+from hetero_hvd.messages import BatchPlan, Recovered, StateDivided
 from hetero_hvd.run.records.reader import read_record
 from tests.kit.checkout import PACKAGES
 from tests.kit.fault_job import FaultJob, write_nodes
@@ -50,6 +50,15 @@ FAULTS = {
     "an exception in the loss": Fault({"beta:0": "loss 7"}, "fail", MISTAKE),
     "an exception in an evaluation": Fault({"gamma:0": "evaluate 12"}, "fail", MISTAKE),
     "an exception while the leader writes": Fault({"alpha:0": "save 12"}, "fail", MISTAKE),
+}
+
+
+IN_PARTS_FAULTS = {
+    "one in a step": Fault({"beta:0": "loss 7"}),
+    "one in its update": Fault({"gamma:0": "update 7"}),
+    "the leader in its update": Fault({"alpha:0": "update 7"}),
+    "the leader in an evaluation": Fault({"alpha:0": "evaluate 12"}),
+    "two, one after the other": Fault({"beta:0": "loss 7", "gamma:0": "loss 20"}),
 }
 
 
@@ -146,6 +155,13 @@ def check_elastic(record, num_workers):
     assert 0 < min(seconds) <= max(seconds) < 1
     sizes = {len(plan.local_batch_sizes) for plan in events_of(record, BatchPlan)}
     assert max(sizes) == num_workers
+
+
+def check_in_parts(record, num_workers):
+    """Once all were there the optimizer's state was cut, and nobody had all of it."""
+    told = [event.words for event in events_of(record, StateDivided)]
+    divided = [words for words in told if "each part on two workers" in words]
+    assert max(words.count(":0 ") for words in divided) == num_workers, told
 
 
 def survive(script, folder, training, fault):

@@ -11,7 +11,8 @@ which nothing else here uses. Everywhere else this is the 137 of any SIGKILL."""
 
 ONE_SAMPLE = (
     "the kernel killed it for want of memory with one sample at a time: give it more (the control "
-    "group's limit), lower what a sample needs, use activation checkpointing or a lower precision"
+    "group's limit), lower what a sample needs, use activation checkpointing, a lower precision "
+    "or, on three workers or more, shard_optimizer='auto'"
 )
 """Why such a worker is not started again."""
 

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from transformers import TrainingArguments
+from transformers.trainer_utils import SaveStrategy
 
 from hetero_hvd.data.streams.stream_shards import LaneSampler, StreamShards
 from hetero_hvd.errors import ConfigError, UserError
@@ -22,6 +23,7 @@ from hetero_hvd.integrations.rules import (
     refused,
     taken_over,
 )
+from hetero_hvd.integrations.steps import IN_PARTS
 
 
 def _updates_in_backward(optim: Any) -> bool:  # noqa: ANN401 - an enum of transformers
@@ -117,7 +119,7 @@ RULES: dict[str, ArgumentRule] = {
     "eval_accumulation_steps": taken_over("predictions go to the host's memory batch by batch"),
     "include_for_metrics": HONOURED,
     "batch_eval_metrics": HONOURED,
-    "save_only_model": HONOURED,
+    "save_only_model": honoured("must be set where something is saved with `shard_optimizer`"),
     "save_strategy": honoured("the leader writes"),
     "save_steps": HONOURED,
     "save_on_each_node": refused("the leader writes checkpoints: give all nodes one folder"),
@@ -200,6 +202,19 @@ def check_arguments(args: TrainingArguments) -> None:
     problems = refusals("TrainingArguments", RULES, values)
     if problems:
         raise ConfigError(problems)
+
+
+def check_saving(args: TrainingArguments) -> None:
+    """Refuse checkpoints that would hold the optimizer's state, which lies in parts.
+
+    Raises:
+        UserError: They would; says what to do.
+    """
+    if args.save_strategy != SaveStrategy.NO and not args.save_only_model:
+        raise UserError(
+            f"TrainingArguments.save_only_model=False: {IN_PARTS}: set save_only_model=True, or "
+            "save_strategy='no'"
+        )
 
 
 def order_of_shards(dataset: StreamShards, args: TrainingArguments) -> LaneSampler:

@@ -108,6 +108,21 @@ def newest_whole(folder: Path, *, with_weights: bool = True) -> Path:
     )
 
 
+def tell_if_weights_only(checkpoint: Path) -> None:
+    """Say it where the optimizer begins anew, which transformers does without a word.
+
+    Args:
+        checkpoint: From which a training goes on.
+    """
+    if not (checkpoint / OPTIMIZER_NAME).exists():
+        logger.warning(
+            "resume_from_checkpoint: %s has no %s, as with save_only_model=True: optimizer and "
+            "schedule begin anew",
+            checkpoint,
+            OPTIMIZER_NAME,
+        )
+
+
 def why_not_whole(checkpoint: Path, *, with_weights: bool = True) -> str:
     """What a checkpoint lacks; empty: nothing.
 

@@ -29,7 +29,7 @@ from hetero_hvd.integrations.lightning.loader import empty_batch, without_sample
 from hetero_hvd.integrations.lightning.metrics import ModuleMetrics
 from hetero_hvd.integrations.lightning.progress import CallbacksAndLogs, LoopProgress, go_on
 from hetero_hvd.integrations.lightning.results import StepResults, entries_of, put_entries
-from hetero_hvd.integrations.lightning.trainer_arguments import check_training
+from hetero_hvd.integrations.lightning.trainer_arguments import check_saving, check_training
 from hetero_hvd.integrations.steps import Steps
 from hetero_hvd.worker.recovery.replica import loaded, packed
 
@@ -86,6 +86,8 @@ class Fit:
         if loop.skip:
             return
         check_training(self.trainer, self._module)
+        if self._strategy.shard_optimizer:
+            check_saving(self.trainer)
         self._set_up_validation()
         self._prepare()
         steps = self._steps
@@ -141,6 +143,7 @@ class Fit:
             scaler=getattr(trainer.precision_plugin, "scaler", None),
             clip=self._before_update,
             accumulation_steps=trainer.accumulate_grad_batches,
+            shard_optimizer=self._strategy.shard_optimizer,
         )
 
     def _place(self) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from lightning.pytorch.strategies import Strategy
 from lightning_utilities.core.rank_zero import rank_zero_only
+from torch.optim import Optimizer
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.lightning.fit import Fit
@@ -17,7 +18,15 @@ from hetero_hvd.integrations.lightning.parted_loops import PartedLoop, PartedPre
 from hetero_hvd.integrations.lightning.results import REDUCTIONS
 from hetero_hvd.integrations.lightning.trainer_arguments import ONE_OPTIMIZER, check_trainer
 from hetero_hvd.integrations.packages import LIGHTNING
-from hetero_hvd.integrations.steps import Steps, check_job, checked_state, numbers
+from hetero_hvd.integrations.steps import (
+    IN_PARTS,
+    ShardOptimizer,
+    Steps,
+    check_job,
+    check_shard_optimizer,
+    checked_state,
+    numbers,
+)
 from hetero_hvd.worker.model.sync_batch_norm import convert_sync_batch_norm
 from hetero_hvd.worker.recovery.replica import loaded, packed
 from hetero_hvd.worker.session.launch_settings import is_alone
@@ -41,20 +50,25 @@ class HeteroStrategy(Strategy):
 
     Args:
         seed: Seed of the data order, >= 0, the same on all workers.
+        shard_optimizer: As for `hetero_hvd.Trainer`, see docs/guide/large-models.md. What Lightning
+            saves must be the weights alone then.
 
     Raises:
-        UserError: The job trains in a mode whose steps Lightning cannot count.
+        UserError: There is no such value, or the job trains in a mode whose steps Lightning cannot
+            count.
     """
 
     strategy_name = "hetero_hvd"
     is_distributed = True
     """Lightning asks: else it would leave out `sync_dist`."""
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, shard_optimizer: ShardOptimizer = False) -> None:
         LIGHTNING.warn()
         check_job("Lightning")
+        check_shard_optimizer(shard_optimizer)
         super().__init__()
         self.seed = seed
+        self.shard_optimizer = shard_optimizer
         self.local_rank = 0
         self._device = device()
         self._steps: Steps | None = None
@@ -246,6 +260,19 @@ class HeteroStrategy(Strategy):
         """
         with checked_state(self.optimizers[0], "ckpt_path: optimizer_states"):
             super().load_optimizer_state_dict(checkpoint)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+        """See `Strategy`.
+
+        Raises:
+            UserError: It lies in parts, or may do so.
+        """
+        if self.shard_optimizer:
+            raise UserError(
+                f"trainer.save_checkpoint: {IN_PARTS}: say weights_only=True, and leave out "
+                "OnExceptionCheckpoint"
+            )
+        return super().optimizer_state(optimizer)
 
     def model_to_device(self) -> None:
         """Move the module to this worker's device."""

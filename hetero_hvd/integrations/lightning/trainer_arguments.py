@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 
 from hetero_hvd.errors import ConfigError
@@ -25,6 +26,7 @@ from hetero_hvd.integrations.rules import (
     refused,
     taken_over,
 )
+from hetero_hvd.integrations.steps import IN_PARTS
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
 """Those whose gradients can be summed over the workers."""
@@ -36,7 +38,10 @@ RULES: dict[str, ArgumentRule] = {
         "nodes.yaml",
         lambda kinds: kinds[0] == kinds[1],
     ),
-    "strategy": taken_over("`HeteroStrategy()`; its `seed` is that of the data order"),
+    "strategy": taken_over(
+        "`HeteroStrategy()`; its `seed` is that of the data order, its `shard_optimizer` that of "
+        "`hetero_hvd.Trainer`"
+    ),
     "devices": refused(
         "a worker has one device: leave it out, and name the devices of a node in nodes.yaml",
         lambda devices: devices in ("auto", 1, "1", [0]),  # [0]: `auto` where there is a GPU
@@ -127,6 +132,13 @@ REFUSED_CALLBACKS = {
     "with hetero_hvd.Trainer and extra_state",
 }
 """Name of a class of callbacks, of which subclasses are refused as well, to what to do."""
+
+SAVING_CALLBACKS = {
+    ModelCheckpoint: "set save_weights_only=True; without a callback of your own, "
+    "enable_checkpointing=False",
+    OnExceptionCheckpoint: "leave it out",  # of this refusal it tries to save something, too
+}
+"""Class of callbacks that save all of a training, to what to do where that is in parts."""
 
 REFUSED_HOOKS = {
     "optimizer_step": "a worker without a part of the step would not call it: change learning "
@@ -237,6 +249,22 @@ def check_training(trainer: Trainer, module: Any) -> None:  # noqa: ANN401
             "several, such as torch.utils.data.StackDataset, reads them side by side"
         )
     problems += _unclipped(trainer) + _misaligned(trainer)
+    if problems:
+        raise ConfigError(problems)
+
+
+def check_saving(trainer: Trainer) -> None:
+    """Refuse callbacks that would save the optimizer's state, which lies in parts.
+
+    Raises:
+        ConfigError: There are some; says what to do.
+    """
+    problems = [
+        f"Trainer.callbacks: {type(callback).__name__}: {IN_PARTS}: {what_to_do}"
+        for callback in trainer.callbacks  # type: ignore[attr-defined]  # a connector sets it
+        for kind, what_to_do in SAVING_CALLBACKS.items()
+        if isinstance(callback, kind) and not getattr(callback, "save_weights_only", False)
+    ]
     if problems:
         raise ConfigError(problems)
 

@@ -13,6 +13,7 @@ from hetero_hvd.integrations.huggingface.resuming import (
     INDICES,
     WEIGHTS,
     newest_whole,
+    tell_if_weights_only,
     why_not_whole,
 )
 
@@ -131,6 +132,17 @@ def test_the_newest_whole_checkpoint_is_taken(output, caplog, leave, why):
     assert str(output / "checkpoint-6") in told
     assert why in told
     assert not why_not_whole(output / "checkpoint-6")  # it has come to that step again
+
+
+@pytest.mark.parametrize("has_optimizer", [True, False])
+def test_an_optimizer_that_begins_anew_is_told(output, caplog, has_optimizer):
+    """Where the checkpoint has the weights alone; transformers says nothing."""
+    place = output / "checkpoint-4"
+    if not has_optimizer:
+        (place / "optimizer.pt").unlink()
+    tell_if_weights_only(place)
+    words = f"{place} has no optimizer.pt, as with save_only_model=True: optimizer and schedule"
+    assert (words in caplog.text) != has_optimizer
 
 
 def test_a_whole_checkpoint_is_taken_by_its_number(output):

@@ -59,7 +59,8 @@ def make_trainer(folder, **more):
     """A trainer of a few steps."""
     given = {"output_dir": str(folder), "report_to": "none", "disable_tqdm": True}
     given |= {"save_strategy": "no", "num_train_epochs": 2, "remove_unused_columns": False}
-    named = {name: more.pop(name) for name in ("callbacks", "eval_dataset") if name in more}
+    ours = ("callbacks", "eval_dataset", "shard_optimizer")
+    named = {name: more.pop(name) for name in ours if name in more}
     args = TrainingArguments(**given | {"use_cpu": True} | more)
     torch.manual_seed(0)
     return Trainer(Regression(), args, train_dataset=rows(20), **named)
@@ -200,6 +201,43 @@ def test_a_search_is_refused(tmp_path):
     """With what to do instead."""
     with pytest.raises(UserError, match="one job for each trial"):
         make_trainer(tmp_path).hyperparameter_search()
+
+
+STEPS = {"save_strategy": "steps", "save_steps": 3}
+BEST = {"eval_strategy": "epoch", "save_strategy": "best", "metric_for_best_model": "loss"}
+NOT_WHOLE = "TrainingArguments.save_only_model=False: with shard_optimizer .*: set save_only_model"
+IN_PARTS = {
+    "nothing is saved": ({}, ""),
+    "the model is saved": (STEPS | {"save_only_model": True}, ""),
+    "the best model is saved": (BEST | {"save_only_model": True}, ""),
+    "all is saved": (STEPS, NOT_WHOLE),
+    "all of the best is saved": (BEST, NOT_WHOLE),
+    "another optimizer": ({"optim": "adafactor"}, "shard_optimizer: Adafactor "),
+    "no such value": ({"shard_optimizer": "yes"}, "shard_optimizer='yes': must be True, False or"),
+}
+
+
+@pytest.mark.parametrize("mode", [True, "auto"])
+@pytest.mark.parametrize(("more", "why"), IN_PARTS.values(), ids=IN_PARTS.keys())
+def test_a_state_in_parts_trains_the_same_or_is_refused(tmp_path, mode, more, why):
+    """Nothing that transformers saves has that state; it goes on from a file that does."""
+    more = {"eval_dataset": rows(5), **more}
+    if why:
+        with pytest.raises(UserError, match=why) as caught:
+            make_trainer(tmp_path, **{"shard_optimizer": mode} | more).train()
+        assert "\n" not in str(caught.value)
+        return
+    whole = make_trainer(tmp_path / "whole", **more | STEPS | {"save_only_model": False})
+    whole.train()
+    resumed = str(tmp_path / "whole" / "checkpoint-3")
+    for place in (None, resumed):
+        trainer = make_trainer(tmp_path / f"parts-{bool(place)}", shard_optimizer=mode, **more)
+        trainer.train(resume_from_checkpoint=place)
+        assert torch.equal(trainer.model.layer.weight, whole.model.layer.weight)
+        assert trainer.lr_scheduler.get_last_lr() == whole.lr_scheduler.get_last_lr()
+        assert bool(trainer.optimizer.state) == (mode == "auto")
+    assert not list(tmp_path.glob("parts*/*/optimizer.pt"))
+    assert bool(list(tmp_path.glob("parts*/*/model.safetensors"))) == ("save_strategy" in more)
 
 
 class StopsEarly(TrainerCallback):
