@@ -195,6 +195,8 @@ class CheckpointWritten(Message, frozen=True):
         metrics: The results of the evaluation that it was kept for; empty: it was time for one.
         is_best: Whether it is the best one so far by the metric that the job names.
         trainer: Whose state it is: which `Trainer` of the script, from 1.
+        copy_seconds: So long the training stood still, while the state was copied; the rest is done
+            beside it.
     """
 
     step: int
@@ -203,6 +205,7 @@ class CheckpointWritten(Message, frozen=True):
     metrics: dict[str, float]
     is_best: bool
     trainer: int = 1
+    copy_seconds: float = 0.0
 
 
 class CheckpointFailed(Message, frozen=True):

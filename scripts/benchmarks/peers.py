@@ -15,7 +15,8 @@ from typing import Any
 from hetero_hvd.core.balance.balancer import balance
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages import CheckpointWritten, WorkerId
+from hetero_hvd.run.records.reader import read_record
 from tests.kit.checkout import variables
 from tests.kit.processes import end
 
@@ -130,6 +131,7 @@ class Run:
         timings: Per exchange, the fields of `StepTiming` of each worker; `hetero` only.
         processor_seconds: Of the first rank's process in each step, all of its threads.
         peak_bytes: The most memory that the first rank's process had.
+        copy_seconds: For which a step waited for each checkpoint; `hetero` only.
     """
 
     step_seconds: tuple[float, ...]
@@ -143,6 +145,7 @@ class Run:
     timings: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     processor_seconds: tuple[float, ...] = ()
     peak_bytes: int = 0
+    copy_seconds: tuple[float, ...] = ()
 
 
 def run_peer(
@@ -241,6 +244,7 @@ def read_run(folder: Path) -> Run:
     lines = (folder / "out" / "timings.jsonl").read_text().splitlines()
     events = [event for event in map(json.loads, lines) if event["type"] == "StepsTimed"]
     decisions = (folder / "out" / "decisions.jsonl").read_text().splitlines()
+    told = [event for _, event in read_record(folder / "out").events]
     return replace(
         run,
         tables=tuple(tuple(_busy(row) for row in event["timings"]) for event in events),
@@ -249,6 +253,9 @@ def read_run(folder: Path) -> Run:
         timings=tuple(tuple(event["timings"]) for event in events),
         blocked_seconds=tuple(event["exchange_seconds"] for event in events),
         decisions=tuple(json.loads(line) for line in decisions),
+        copy_seconds=tuple(
+            event.copy_seconds for event in told if isinstance(event, CheckpointWritten)
+        ),
     )
 
 

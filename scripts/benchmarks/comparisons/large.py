@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.faults.__main__ import CASES
+from benchmarks.faults.__main__ import LARGE, joined
 from benchmarks.numbers import Number
 from benchmarks.peers import Cluster, Run, run_peer
 from benchmarks.tables import Effort, Say, Table, median_of, spread
@@ -39,20 +39,25 @@ def large(effort: Effort, say: Say) -> Iterator[Table]:
 
 def _stops(effort: Effort, say: Say) -> Table:
     """How long the training stands still for a checkpoint, and for a worker that joins."""
-    saving, joining = [], []
+    saving, copying, joining, standing = [], [], [], []
     for n in range(max(3, effort.repeats)):
         environment = {"HETERO_HVD_CHECKPOINT_SECONDS": f"{CHECKPOINT_SECONDS}"}
         run = run_peer("ours", PAIR, WORK, environment=environment)
         saving.append(max(run.step_seconds[2:]) - median(run.step_seconds))
+        copying.append(max(run.copy_seconds))
         with tempfile.TemporaryDirectory() as folder:
-            joining.append(CASES["join_large"](Path(folder), 3))
+            seconds, step_seconds = joined(Path(folder), 3, LARGE)
+        joining.append(seconds)
+        standing.append(seconds - step_seconds)
         say(f"turn {n + 1}: checkpoint {saving[-1]:.2f} s, join {joining[-1]:.2f} s")
     table = Table(
         title="Stops of a large model",
         text=f"{NUM_PARAMETERS / 1e6:.0f} million parameters with momentum, 400 MB of state. A "
         f"checkpoint each {CHECKPOINT_SECONDS} s: the longest step of the first rank, less the "
-        "median. A restarted worker joins two others: from the last step without it to the end of "
-        "the first one with it, which is all of that step too.",
+        "median; and what the copy alone takes, for which that step waits. The rest of it is the "
+        "competition for two cores: memory for the copy, its digest and the file. A restarted "
+        "worker joins two others: from the last step without it to the end of the first one with "
+        "it, which is all of that step too; and less the median of its steps.",
         columns=("event", "median, range", "all"),
     )
     quantity = "50 million parameters with momentum"
@@ -60,7 +65,13 @@ def _stops(effort: Effort, say: Say) -> Table:
         "a checkpoint", saving, goal_seconds=0.1, quantity=f"stall by a checkpoint, {quantity}"
     )
     table.add_seconds(
+        "of that the copy", copying, goal_seconds=0.1, quantity=f"copy for a checkpoint, {quantity}"
+    )
+    table.add_seconds(
         "a join", joining, goal_seconds=0.5, quantity=f"first step after a join, {quantity}"
+    )
+    table.add_seconds(
+        "a join, less a step", standing, goal_seconds=0.5, quantity=f"stall by a join, {quantity}"
     )
     return table
 

@@ -6,7 +6,9 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.faults import peers
@@ -14,6 +16,8 @@ from tests.kit.fault_job import NODE_NAMES, FaultJob, in_words
 
 Case = Callable[[Path, int], float]
 FAULT_STEP, LAST_EPOCH = 30, 12
+LARGE = 50_000_000
+"""Parameters, which with their momentum are 0.4 GB."""
 
 
 def run_job(
@@ -67,8 +71,13 @@ def stop(folder: Path, num_workers: int) -> float:
     return run_job(folder, num_workers, [fault]).recovery_seconds()
 
 
-def join(folder: Path, num_workers: int, ballast: int = 0) -> float:
-    """A restarted worker joins: from the last step without it to the first one with it."""
+def joined(folder: Path, num_workers: int, ballast: int = 0) -> tuple[float, float]:
+    """A restarted worker joins.
+
+    Returns:
+        From the last step without it to the first one with it, which is all of that step too; and
+        what a later step with it takes, median. Seconds.
+    """
     fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
     job = FaultJob(
         folder,
@@ -90,12 +99,21 @@ def join(folder: Path, num_workers: int, ballast: int = 0) -> float:
         for i, line in enumerate(lines)
         if line[3] == num_workers and lines[i - 1][3] < num_workers and i
     )
-    return lines[full][0] - lines[full - 1][0]
+    firsts: dict[float, float] = {}
+    for at, step, *_ in lines[full:]:
+        firsts.setdefault(step, at)
+    steps = [later - earlier for earlier, later in pairwise(firsts.values())]
+    return lines[full][0] - lines[full - 1][0], median(steps)
+
+
+def join(folder: Path, num_workers: int) -> float:
+    """A restarted worker joins: from the last step without it to the first one with it."""
+    return joined(folder, num_workers)[0]
 
 
 def join_large(folder: Path, num_workers: int) -> float:
     """The same with 50 million parameters and their momentum."""
-    return join(folder, num_workers, ballast=50_000_000)
+    return joined(folder, num_workers, LARGE)[0]
 
 
 def pause(folder: Path, num_workers: int) -> float:

@@ -30,6 +30,7 @@ class Copy(NamedTuple):
         metrics: Of the evaluation for which it is kept; empty: it is kept for another reason.
         begun: What it completes; None: it is all of a checkpoint.
         is_last: Whether the training is over, so that no other one will take its place.
+        copy_seconds: See `CheckpointWritten`.
     """
 
     state: dict[str, Any]
@@ -37,6 +38,7 @@ class Copy(NamedTuple):
     metrics: Mapping[str, float | None]
     begun: Begun | None = None
     is_last: bool = False
+    copy_seconds: float = 0.0
 
 
 class Background:

@@ -52,6 +52,7 @@ class _BegunCheckpoint:
         is_last: Whether no other one will take its place.
         is_mine: Whether this worker had rank 0, and is to complete it.
         state: All but the parts, if so; None: there was no memory for a copy, which is said.
+        copy_seconds: What the copy of that has taken.
         written: By this worker; None: it is still at it.
         thread: Which writes.
     """
@@ -62,6 +63,7 @@ class _BegunCheckpoint:
     is_last: bool
     is_mine: bool
     state: dict[str, Any] | None
+    copy_seconds: float
     written: PartWritten | None = None
     thread: threading.Thread | None = None
 
@@ -119,8 +121,9 @@ class PartedCheckpoints:
         state = None
         if is_leader:  # at the end nothing changes the state while it is written
             state = self._checkpoints.copied(applied_steps, copies=not is_last)
+        generation, seconds = collective.generation, self._checkpoints.copy_seconds
         pending = _BegunCheckpoint(
-            place, applied_steps, collective.generation, is_last, is_leader, state
+            place, applied_steps, generation, is_last, is_leader, state, seconds
         )
         self._pending = pending
         self._start(pending, collective.rank)
@@ -213,7 +216,8 @@ class PartedCheckpoints:
             self._checkpoints.store.give_up(pending.place)
             return
         begun = Begun(pending.place, parts)
-        copy = Copy(pending.state, pending.applied_steps, {}, begun, pending.is_last)
+        steps, seconds = pending.applied_steps, pending.copy_seconds
+        copy = Copy(pending.state, steps, {}, begun, pending.is_last, seconds)
         self._checkpoints.put(copy)
 
     def over(self, collective: Collective) -> None:

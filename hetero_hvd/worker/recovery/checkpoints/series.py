@@ -43,6 +43,7 @@ class Checkpoints:
 
     Attributes:
         store: Where they are kept.
+        copy_seconds: What the newest copy of the state has taken.
 
     Raises:
         JobError: There is no store of that kind.
@@ -63,6 +64,7 @@ class Checkpoints:
         self._trainer = trainer
         self.store = store_at(settings.folder)
         self._earlier = store_at(settings.resume) if settings.resume else None
+        self.copy_seconds = 0.0
         self._background = Background(self._write)
         self._room = Room()
         self._next_at_seconds = time.monotonic() + settings.every_seconds
@@ -244,11 +246,13 @@ class Checkpoints:
             self.wait()
         state = self.copied(applied_steps, copies=copies)
         if state is not None:
-            self.put(Copy(state, applied_steps, finite, is_last=not copies))
+            seconds = self.copy_seconds
+            self.put(Copy(state, applied_steps, finite, None, not copies, seconds))
 
     def copied(self, applied_steps: int, *, copies: bool = True) -> dict[str, Any] | None:
         """A copy of the state as it is now; None: there is no memory for it, which is said."""
-        self._next_at_seconds = time.monotonic() + self._settings.every_seconds
+        began_at_seconds = time.monotonic()
+        self._next_at_seconds = began_at_seconds + self._settings.every_seconds
         try:
             copy = self._room.copy if copies else on_host
             return self._replica.snapshot(copy) | {"randomness": randomness()}
@@ -257,6 +261,7 @@ class Checkpoints:
             return None
         finally:
             self._room.leave()
+            self.copy_seconds = time.monotonic() - began_at_seconds
 
     def put(self, copy: Copy) -> None:
         """Write it beside the training."""
@@ -284,7 +289,7 @@ class Checkpoints:
         return f"{PREFIX}{applied_steps:012d}-{series}", series
 
     def _write(self, copy: Copy) -> None:
-        state, applied_steps, metrics, begun, is_last = copy
+        state, applied_steps, metrics, begun, is_last, copy_seconds = copy
         name, series = self.names_of(applied_steps)
 
         def write(file: BinaryIO) -> Manifest:
@@ -317,12 +322,12 @@ class Checkpoints:
             return
         self._not_kept.over(applied_steps)
         try:
-            self._tell_of(name, self._prune())
+            self._tell_of(name, self._prune(), copy_seconds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the state is there
             words = "the checkpoint of step %d is written; which others there are is not known: %s"
             logger.warning(words, applied_steps, first_line(error))
 
-    def _tell_of(self, name: str, best: Found | None) -> None:
+    def _tell_of(self, name: str, best: Found | None, copy_seconds: float) -> None:
         for one in self._own():
             if one.name == name:
                 metrics = {
@@ -336,6 +341,7 @@ class Checkpoints:
                         metrics=metrics,
                         is_best=best is not None and best.name == name,
                         trainer=self._trainer,
+                        copy_seconds=copy_seconds,
                     )
                 )
 

@@ -1,6 +1,7 @@
 """A copy of the state goes to memory that is there already, and the training waits for neither."""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -91,14 +92,18 @@ def test_a_checkpoint_is_of_the_moment_of_its_copy(tmp_path):
     """Room that was got earlier holds nothing of the state then; the next copy has its own."""
     model = torch.nn.Linear(2, 1)
     replica = Replica({"model": model})
-    checkpoints = Checkpoints(CheckpointSettings(folder=str(tmp_path), run="one"), replica)
+    settings, told = CheckpointSettings(folder=str(tmp_path), run="one"), []
+    checkpoints = Checkpoints(settings, replica, tell=told.append)
     for step in (1, 2):
         while not checkpoints.is_ready():
             assert checkpoints.takes_memory
         torch.nn.init.constant_(model.weight, float(step))
+        began_at_seconds = time.monotonic()
         checkpoints.save(step)
+        waited_seconds = time.monotonic() - began_at_seconds
         torch.nn.init.constant_(model.weight, -1.0)
         checkpoints.wait()
         assert not checkpoints.takes_memory
+        assert 0 < told[-1].copy_seconds <= waited_seconds
     states = [unpacked((path / "state.pt").read_bytes()) for path in sorted(tmp_path.glob("step*"))]
     assert [state["model"]["weight"].tolist() for state in states] == [[[1.0, 1.0]], [[2.0, 2.0]]]
