@@ -136,8 +136,8 @@ class Collective(Protocol):
     def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
         """Copy rank `root`'s 1-D tensor into everybody's, in place."""
 
-    def exchange_async(self, rows: torch.Tensor, counts: Sequence[int], name: str) -> Handle:
-        """Start sending each rank its part of a 1-D tensor; `wait` gives what all have sent it.
+    def exchange(self, rows: torch.Tensor, counts: Sequence[int], name: str) -> torch.Tensor:
+        """Send each rank its part of a 1-D tensor; gives what all have sent, in rank order.
 
         Args:
             rows: The parts, in rank order, on the host.
@@ -309,12 +309,10 @@ class HorovodCollective:
         if self._spins:
             self._poll(handle)
         try:
-            result = self._hvd.synchronize(handle.number)
+            handle.result = self._hvd.synchronize(handle.number)
         except self._hvd.HorovodInternalError as error:
             handle.fault = str(error)
             raise _translated(error) from error
-        # Beside what has come of an exchange, Horovod gives the sizes of its parts.
-        handle.result = result[0] if isinstance(result, tuple) else result
         self.operations.done(handle, getattr(handle.result, "nbytes", None))
         self._find_own()
         return handle.result
@@ -356,11 +354,13 @@ class HorovodCollective:
             piece = tensor[start : start + chunk]
             self._broadcast(piece, root, f"{name}.{index}")
 
-    def exchange_async(self, rows: torch.Tensor, counts: Sequence[int], name: str) -> Handle:
-        """Start `hvd.alltoall_async`."""
+    def exchange(self, rows: torch.Tensor, counts: Sequence[int], name: str) -> torch.Tensor:
+        """See `Collective`."""
         splits = torch.tensor(counts, dtype=torch.int32)
         handle = self._submitted(lambda: self._hvd.alltoall_async(rows, splits, name=name))
-        return self._launched(handle, "alltoall", rows)
+        # Beside what has come, Horovod gives the sizes of its parts.
+        got: torch.Tensor = self.wait(self._launched(handle, "alltoall", rows))[0]
+        return got
 
     def _broadcast(self, piece: torch.Tensor, root: int, name: str) -> None:
         handle = self._submitted(lambda: self._hvd.broadcast_async_(piece, root, name=name))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -15,9 +14,8 @@ from hetero_hvd.worker.comm.payloads import broadcast_bytes, gather_bytes
 from hetero_hvd.worker.recovery.plain import KIND, PARTS, put_together
 from hetero_hvd.worker.recovery.replica import Replica, loaded, packed
 
-PIECE_BYTES, NUM_PIECES = 32 * 2**20, 2
-"""Sent at once at most, and how many are under way: one is put in its place while the next comes.
-Together they bound the extra memory."""
+PIECE_BYTES = 64 * 2**20
+"""Sent at once at most; bounds the extra memory."""
 
 CUT_BYTES = 16 * 2**20
 """Of a tensor that is larger. What arrives is copied then: from 32 MiB on its memory would be got
@@ -61,31 +59,24 @@ def copy_state(
         tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in forms]
     has_all = collective.rank in holders
     parts = Parts(collective, holders, sorted(takers))
-    num_bytes = min(sum(sizes), PIECE_BYTES)
-    scratch = [torch.empty(num_bytes, dtype=torch.uint8) for _ in range(NUM_PIECES)]
-    under_way: deque[tuple[list[tuple[int, slice]], Arrival]] = deque()
+    scratch = torch.empty(min(sum(sizes), PIECE_BYTES), dtype=torch.uint8)
     for index, piece in enumerate(_pieces(sizes)):
         bodies = [_bytes_of(tensors[n])[cut] for n, cut in piece] if has_all or is_taken else []
-        buffer = scratch[index % NUM_PIECES][: sum(_lengths(piece))]
+        buffer = scratch[: sum(_lengths(piece))]
         if len(bodies) == 1 and not is_accelerator(bodies[0].device):
             buffer = bodies.pop()
         if has_all and bodies:  # from a device, or several
             for place, body in zip(buffer.split(_lengths(piece)), bodies, strict=True):
                 place.copy_(body)
-        under_way.append((piece, parts.send(buffer, source, f"{name}.{index}")))
-        if len(under_way) == NUM_PIECES:
-            _place(*under_way.popleft(), tensors)
-    while under_way:
-        _place(*under_way.popleft(), tensors)
+        got = parts.send(buffer, source, f"{name}.{index}")
+        if got is not None:
+            _place(got, piece, tensors)
     if is_taken:
         replica.load(put_together(_filled(state, tensors)))
 
 
-def _place(piece: list[tuple[int, slice]], arrival: Arrival, tensors: list[torch.Tensor]) -> None:
-    """Put what arrives into the tensors; what is a whole tensor takes the place of it."""
-    got = arrival()
-    if got is None:
-        return
+def _place(got: torch.Tensor, piece: list[tuple[int, slice]], tensors: list[torch.Tensor]) -> None:
+    """Put what has arrived into the tensors; what is a whole tensor takes the place of it."""
     first = tensors[piece[0][0]]
     if len(piece) == 1 and len(got) == first.nbytes:
         tensors[piece[0][0]] = got.view(first.dtype).view(first.shape)
@@ -102,10 +93,6 @@ def _form(replica: Replica, tensors: list[torch.Tensor]) -> bytes:
     return packed([state, [(tensor.dtype, tensor.shape) for tensor in tensors]])
 
 
-Arrival = Callable[[], torch.Tensor | None]
-"""Waits until a piece has been sent; gives it on a taker, else None."""
-
-
 class Parts(NamedTuple):
     """Who sends what of a piece to whom.
 
@@ -119,18 +106,15 @@ class Parts(NamedTuple):
     holders: Sequence[int]
     takers: Sequence[int]
 
-    def send(self, piece: torch.Tensor, source: int, name: str) -> Arrival:
+    def send(self, piece: torch.Tensor, source: int, name: str) -> torch.Tensor | None:
         """From the holders to the takers; called by all members.
 
-        Args:
-            piece: Stays as it is until it has arrived.
-            source: Whose piece it is.
-            name: Of the operation.
+        Returns:
+            On a taker, the piece; None: it is none.
         """
-        is_taker = self.collective.rank in self.takers
         if len(self.takers) > len(self.holders):
             self.collective.broadcast(piece, source, name)
-            return lambda: piece if is_taker else None
+            return piece if self.collective.rank in self.takers else None
         rank, num_holders = self.collective.rank, len(self.holders)
         rows, counts = piece[:0], [0] * self.collective.size
         if rank in self.holders:
@@ -140,13 +124,8 @@ class Parts(NamedTuple):
             rows = own if len(self.takers) == 1 else own.repeat(len(self.takers))
             for taker in self.takers:
                 counts[taker] = len(own)
-        sent = self.collective.exchange_async(rows, counts, name)
-
-        def arrival() -> torch.Tensor | None:
-            got = self.collective.wait(sent)
-            return got if is_taker else None
-
-        return arrival
+        got = self.collective.exchange(rows, counts, name)
+        return got if rank in self.takers else None
 
 
 def _put(tensor: torch.Tensor, tensors: list[torch.Tensor]) -> dict[str, Any]:

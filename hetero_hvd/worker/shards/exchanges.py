@@ -138,8 +138,7 @@ def send_pieces(
         own = sent[collective.rank]
         rows = packed(give(own.span))
         counts[own.taker] = len(rows)
-    got = collective.wait(collective.exchange_async(rows, counts, name))
-    for piece, state in unpacked(got):
+    for piece, state in unpacked(collective.exchange(rows, counts, name)):
         take(piece, state)
 
 
@@ -186,6 +185,6 @@ def collect(
         mine = [span for span, rank in pack if rank == collective.rank]
         rows = packed([each for span in mine for each in give(span)])
         counts = [len(rows), *[0] * (collective.size - 1)]
-        sent = collective.exchange_async(rows, counts, f"shards.collect.{number}")
-        for piece, state in unpacked(collective.wait(sent)):  # nothing comes but to rank 0
+        got = collective.exchange(rows, counts, f"shards.collect.{number}")
+        for piece, state in unpacked(got):  # nothing comes but to rank 0
             take(piece, state)

@@ -64,13 +64,13 @@ def test_takers_have_what_the_source_has(size, source, takers, monkeypatch):
     """Also if they are many; who has it keeps it, and sends no more than its part."""
     parts = [Part(2.0 if rank in takers else 1.0) for rank in range(size)]
     sent = [0] * size
-    exchange = HorovodCollective.exchange_async
+    exchange = HorovodCollective.exchange
 
     def counted(self, rows, counts, name):
         sent[self.rank] += len(rows)
         return exchange(self, rows, counts, name)
 
-    monkeypatch.setattr(HorovodCollective, "exchange_async", counted)
+    monkeypatch.setattr(HorovodCollective, "exchange", counted)
 
     def work(context):
         rank = context.collective.rank
