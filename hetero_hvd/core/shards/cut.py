@@ -120,6 +120,24 @@ def _within(found: list[int], limits: Sequence[int]) -> list[int]:
     return found
 
 
+def alone(num_blocks: int, rooms: Sequence[int], held: Sequence[int]) -> list[int] | None:
+    """The loads where one worker holds everything, as there is no room for two copies.
+
+    Args:
+        num_blocks: Of the state, >= 0.
+        rooms: What each rank has room for, in blocks.
+        held: What each holds now, in blocks: it is the one that holds most.
+
+    Returns:
+        Blocks of each rank; None: no one has room for everything.
+    """
+    able = [rank for rank, room in enumerate(rooms) if room >= num_blocks]
+    if not able:
+        return None
+    one = max(able, key=lambda rank: (held[rank], -rank))
+    return [num_blocks * (rank == one) for rank in range(len(rooms))]
+
+
 def lost(num_blocks: int, held: Holdings) -> list[Span]:
     """The blocks that nobody holds."""
     return [span for span, holders in _atoms(num_blocks, held) if not holders]
@@ -190,15 +208,20 @@ def rescues(
         leaving: Ranks.
 
     Returns:
-        None: those who stay have too little room, or nobody stays.
+        None: those who stay have too little room, even for one copy on one of them, or nobody
+            stays.
     """
     own = [0 if rank in leaving else room for rank, room in enumerate(rooms)]
     copies = min(COPIES, len(rooms) - len(set(leaving)))
     if not copies:
         return None
+    wanted: list[int] | None
     try:
         wanted = loads(num_blocks, own, copies)
     except NoRoom:
+        lengths = [sum(span.length for span in held.get(rank, ())) for rank in range(len(own))]
+        wanted = alone(num_blocks, own, lengths)
+    if wanted is None:
         return None
     parts = cut(num_blocks, wanted, held)
     left = [(span, owners) for span, owners in _atoms(num_blocks, held) if owners]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hetero_hvd.core.shards.cut import COPIES, NoRoom, loads
+from hetero_hvd.core.shards.cut import COPIES, NoRoom, alone, loads
 
 ROOM_RATIO = 0.95
 """Of what a memory has left beside model and gradients, before the passes are measured; the rest is
@@ -89,11 +89,9 @@ def shared(
     try:
         found = loads(num_blocks, squeezed(num_blocks, rooms, most, copies), copies)
     except NoRoom:
-        able = [rank for rank, room in enumerate(most) if room >= num_blocks]
-        if not able:
+        if (one := alone(num_blocks, most, held)) is None:
             raise
-        alone = max(able, key=lambda rank: (held[rank], -rank))
-        return tuple(num_blocks * (rank == alone) for rank in range(len(most)))
+        return tuple(one)
     is_near = all(
         abs(now - wanted) <= RECUT_RATIO * wanted and now <= room
         for wanted, now, room in zip(found, held, most, strict=True)
