@@ -19,6 +19,7 @@ from hetero_hvd.messages.launch import WorkerIdentity, WorkerLaunch
 from hetero_hvd.worker.comm.horovod import HorovodCollective
 from hetero_hvd.worker.recovery.reports import Report
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
+from hetero_hvd.worker.session.worker_context import WorkerContext
 from tests.kit.local_planner import LocalPlanner
 
 for kind in (Report, BatchPlan):  # msgspec learns a type at its first use: no two threads at once
@@ -39,7 +40,7 @@ class Hub:
         size: Workers.
         faults: (worker, operation, which time, when): what goes wrong. `before` or `after`: its
             wait fails before or after the operation is complete. `unsent` or `sent`: it dies, and
-            does not or does contribute to the operation.
+            does not or does contribute to the operation. `init` is its way into a rendezvous.
         late: Workers that are not there before `admit`.
     """
 
@@ -110,7 +111,11 @@ class ThreadHorovod:
         self.total = Counter()
 
     def init(self):
-        """Meet the others."""
+        """Meet the others; a rendezvous may break while it forms."""
+        self.total["init"] += 1
+        with self.hub.changed:
+            if self.hub.is_due((self.name, "init", self.total["init"]), "before"):
+                raise ValueError("the rendezvous is void")
         self.number = self.hub.enter(self.name)
         self.members = self.hub.memberships[self.number]
         self.counts = Counter()
@@ -217,15 +222,18 @@ class ThreadHorovod:
         raise self.HorovodInternalError("as the test wants it, or another worker is gone")
 
 
+class Context(SimpleNamespace):
+    """Of a worker without a driver, which leaves as any other does."""
+
+    leaves_now = WorkerContext.leaves_now
+    is_unwanted = WorkerContext._is_unwanted
+
+
 def context(hub, rank):
     """What a worker needs to know about its job."""
-    horovod = ThreadHorovod(hub, rank)
-    collective = HorovodCollective(elastic=True, is_unwanted=lambda: False, hvd=horovod)
-    collective.start()
     identity = WorkerIdentity(worker=WorkerId("node", rank))
-    context = SimpleNamespace(
+    context = Context(
         settings=LaunchSettings(launch=WorkerLaunch(identity=identity)),
-        collective=collective,
         planner=LocalPlanner(BalanceConfig(balance=False)),
         rendezvous_id=0,
         client=None,
@@ -238,9 +246,15 @@ def context(hub, rank):
         reset_requested=False,
         stop_requested=False,
         leave_reason=None,
+        may_leave=lambda: True,
+        is_cut_off=False,
         await_driver=lambda: None,
         reset_done=lambda _: None,
     )
+    context.collective = HorovodCollective(
+        elastic=True, is_unwanted=context.is_unwanted, hvd=ThreadHorovod(hub, rank)
+    )
+    context.collective.start()
     context.agreed = lambda rendezvous_id, _: setattr(context, "rendezvous_id", rendezvous_id)
     return context
 

@@ -37,7 +37,7 @@ from hetero_hvd.worker.recovery.step_application import StepApplication
 from hetero_hvd.worker.recovery.watchdog import Watchdog
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.driver_client import Training
-from hetero_hvd.worker.session.last_words import exchange_last_words
+from hetero_hvd.worker.session.ending.last_words import exchange_last_words
 from hetero_hvd.worker.session.whereabouts import waits_in
 from hetero_hvd.worker.session.worker_context import WorkerContext, init
 from hetero_hvd.worker.shards.members import PartsLost
@@ -176,6 +176,7 @@ class ElasticState:
             waits_in=partial(waits_in, threading.get_ident()),
             check=self._watchdog.end_if_overdue,
         )
+        self.context.may_leave = lambda: self._kept.may_leave
         self.context.begin(lambda: self.position.applied_steps, watched)
         self.rejoin()
         if self._membership is None:
@@ -312,7 +313,7 @@ class ElasticState:
         """End this process if it should go whatever the others do: its state is whole just now."""
         self.context.await_driver()
         reason = self.context.leave_reason
-        if reason is not None and (self._kept.may_leave or self.context.is_cut_off):
+        if reason is not None and self.context.leaves_now:
             self.context.part()
             self.leave(reason, self.context.leave_code)
 

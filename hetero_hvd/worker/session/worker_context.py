@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
-import signal
 import socket
 import threading
 import time
@@ -40,26 +38,22 @@ from hetero_hvd.worker.comm.horovod import (
 )
 from hetero_hvd.worker.lead.recording import Recording
 from hetero_hvd.worker.session.driver_client import DriverClient, Training
+from hetero_hvd.worker.session.ending.quick_end import end_quickly
+from hetero_hvd.worker.session.ending.sigterm import Sigterm
 from hetero_hvd.worker.session.farewell import Farewell
 from hetero_hvd.worker.session.json_logs import log_records
 from hetero_hvd.worker.session.launch_settings import (
     LaunchSettings,
-    in_step_of_slurm,
     read_launch_settings,
     unknown_variables,
 )
 from hetero_hvd.worker.session.phase_sessions import NobodyRecords, phase_sessions
 from hetero_hvd.worker.session.plan_source import DriverPlanner, LeadPlanner, Planner
-from hetero_hvd.worker.session.quick_end import end_quickly
 from hetero_hvd.worker.session.self_description import describe_device, software
 
 logger = logging.getLogger(__name__)
 
 REUNION_POLL_SECONDS = 0.05
-
-AGAIN_SECONDS = 2.0
-"""A SIGTERM that comes sooner after the first one is the same wish: who stops a whole machine or
-control group signals the supervisor too, which passes it on."""
 
 
 class WorkerContext:
@@ -71,6 +65,7 @@ class WorkerContext:
         recording: What records the run where there is no driver; None with one.
         farewell: How the driver hears of the end of the script; None without one.
         planner: Where plans come from; used on rank 0.
+        may_leave: Asked whether others have all that this worker has.
         rendezvous_id: The last membership that this process was in; see `agreed`.
     """
 
@@ -83,8 +78,8 @@ class WorkerContext:
         self._updates: HostUpdates | None = None
         self._collective: Collective | None = None
         self._progress = progress
-        self._is_terminated = False
-        self._terminated_at_seconds = 0.0
+        self._sigterm = Sigterm()
+        self.may_leave: Callable[[], bool] = lambda: True
         self._parting = threading.Lock()
         self._has_parted = False
         self._data = opened_files()  # later on, another worker's script may be somewhere else
@@ -111,7 +106,7 @@ class WorkerContext:
             self.rendezvous_id = admission.rendezvous_id
         self._collective = open_collective(is_unwanted=self._is_unwanted)
         if self.client is not None:
-            self._drain_on_sigterm()
+            self._sigterm.listen()
         self.collective.start()
         atexit.register(self.leave)
         if self.farewell is not None:
@@ -188,10 +183,15 @@ class WorkerContext:
     @property
     def leave_reason(self) -> str | None:
         """Why this worker should leave after the step under way, whatever the others do."""
-        if self._is_terminated:
+        if self._sigterm.has_come:
             return "SIGTERM"
         is_given_up = self.client is not None and self.client.is_given_up
         return "the driver is out of reach" if is_given_up else None
+
+    @property
+    def leaves_now(self) -> bool:
+        """Whether it can do so: unless it has to, it first gives others what only it has."""
+        return self.leave_reason is not None and (self.may_leave() or self.is_cut_off)
 
     @property
     def is_cut_off(self) -> bool:
@@ -205,12 +205,12 @@ class WorkerContext:
 
     def _is_unwanted(self) -> bool:
         self.await_driver()
-        return self.stop_requested or self.leave_reason is not None
+        return self.stop_requested or self.leaves_now
 
     @property
     def leave_code(self) -> int:
         """With which exit code: it tells the driver whether to start this worker again."""
-        return EXIT_TERMINATED if self._is_terminated else EXIT_CUT_OFF
+        return EXIT_TERMINATED if self._sigterm.has_come else EXIT_CUT_OFF
 
     @property
     def run(self) -> RunIdentity:
@@ -308,78 +308,6 @@ class WorkerContext:
             if self.leave_reason is not None or self.is_cut_off:
                 self._collective.cut()  # nobody may be there to agree on an orderly end
             self._collective.stop()
-
-    def _drain_on_sigterm(self) -> None:
-        """SIGTERM: finish the step and leave; a later one ends at once. An own handler stays.
-
-        In a step of Slurm a later one is no more than the first; SIGKILL follows there anyway.
-        """
-        is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        if not is_free or threading.current_thread() is not threading.main_thread():
-            return
-
-        def terminated(*_: object) -> None:
-            now_seconds = time.monotonic()
-            if not self._is_terminated:
-                self._is_terminated = True
-                self._terminated_at_seconds = now_seconds
-            elif not is_lent and now_seconds > self._terminated_at_seconds + AGAIN_SECONDS:
-                os._exit(EXIT_TERMINATED)
-
-        is_lent = in_step_of_slurm()
-        signal.signal(signal.SIGTERM, terminated)
-        if not is_lent:
-            _end_if_asked_again()
-
-
-def _end_if_asked_again() -> None:
-    """End this process at a further SIGTERM, though its main thread may be in C for ever.
-
-    No handler runs there, but Python tells of each signal through the wakeup descriptor. A script's
-    own one stays: then there is the handler only. A forked child would write into ours: it must
-    not, and is told of no signal until it has put that right.
-    """
-    asked, wakeup = os.pipe()
-    os.set_blocking(wakeup, False)
-    own = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-    if own != -1:
-        signal.set_wakeup_fd(own)
-        os.close(asked)
-        os.close(wakeup)
-        return
-
-    def forget() -> None:
-        if (found := signal.set_wakeup_fd(-1)) not in (wakeup, -1):
-            signal.set_wakeup_fd(found)
-        _release()
-
-    def watch() -> None:
-        again_at_seconds = math.inf
-        while numbers := os.read(asked, 4096):
-            if signal.SIGTERM not in numbers:
-                continue
-            now_seconds = time.monotonic()
-            if now_seconds > again_at_seconds:
-                os._exit(EXIT_TERMINATED)
-            again_at_seconds = min(again_at_seconds, now_seconds + AGAIN_SECONDS)
-
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=forget)
-    threading.Thread(target=watch, name="sigterm", daemon=True).start()
-
-
-_forking = threading.local()
-
-
-def _hold() -> None:
-    """Before a fork: SIGTERM waits in this thread, which the child goes on with."""
-    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-
-def _release() -> None:
-    """After it, on either side; a fork may have begun before it could be held."""
-    if signal.SIGTERM not in getattr(_forking, "mask", ()):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 _contexts: list[WorkerContext] = []

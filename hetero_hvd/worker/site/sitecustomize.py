@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 EXIT_REFUSED = 64
 """As in `hetero_hvd.exit_codes`, which is not imported here."""
 
-QUICK_END = "hetero_hvd.worker.session.quick_end"
+QUICK_END = "hetero_hvd.worker.session.ending.quick_end"
 
 GUIDE = "docs/guide/migrate.md"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from rendezvous import Hub, run_together
-from sharded_script import EPOCHS, STEPS, Script, check
+from sharded_script import BATCH, EPOCHS, STEPS, Script, X, check
+from torch.utils.data import DataLoader, TensorDataset
 
 from hetero_hvd.errors import TryAgainError
 
@@ -32,6 +33,10 @@ class Checkpoints:
 
     def is_due(self):
         """Not yet."""
+        return False
+
+    def is_best(self, _):
+        """None is wanted."""
         return False
 
     def save(self, *_, **__):
@@ -98,6 +103,79 @@ def test_whoever_leaves_at_once_leaves_nothing_behind(after, mode):
     check(stayed, plain, copies=min(2, len(stayed)))
     if mode:
         assert all(torch.equal(script.values, plain.values) for script in stayed)
+
+
+KILLED = (0, "totals.0", 4, "sent")
+MEANWHILE = {
+    "in the same step": ({2: 3}, [KILLED]),
+    "in the same step, two leave": ({1: 3, 2: 3}, [KILLED]),
+    "in the update": ({2: 3}, [(0, "shards.parameters.1", 4, "unsent")]),
+    "and its own way to the others breaks": ({2: 3}, [KILLED, (2, "init", 2, "before")]),
+    "and the ways of two break": (
+        {1: 3, 2: 3},
+        [KILLED, (1, "init", 2, "before"), (2, "init", 2, "before")],
+    ),
+    "while parts are handed over to it": ({0: 3, 2: 3}, [(1, "shards.all.1", 1, "unsent")]),
+}
+"""Who leaves after which step, and what happens; workers 0 and 2 have the same parts."""
+
+
+@pytest.mark.parametrize(("after", "faults"), MEANWHILE.values(), ids=MEANWHILE)
+def test_who_is_asked_to_leave_while_another_is_lost_leaves_nothing_behind(
+    undisturbed, after, faults
+):
+    """It alone may have what that one had: it goes with the others into the next step first."""
+    hub = Hub(4, faults)
+    scripts = run_together(hub, lambda c: Leaving(c, after=after).run())
+    assert hub.fired == hub.faults
+    left = [script for script in scripts if script.rank in after]
+    assert [script.rank for script in left] == list(after)
+    assert all(script.trainer.applied_steps < EPOCHS * STEPS for script in left)
+    check([script for script in scripts if script.rank not in after], undisturbed, copies=1)
+
+
+@pytest.mark.parametrize("leaving", [(0, 2), (0, 3), (1, 2), (1, 3)], ids=str)
+def test_where_only_one_of_those_who_stay_has_room_for_all_it_gets_it(undisturbed, leaving):
+    """There is none for two copies then."""
+    rooms = (24, 24, 4, 4)
+    stay = [rank for rank in range(4) if rank not in leaving]
+    after = dict.fromkeys(leaving, 3)
+    scripts = run_together(Hub(4), lambda c: Leaving(c, after=after, rooms=rooms).run())
+    check([script for script in scripts if script.rank in stay], undisturbed, copies=1)
+
+
+class Evaluating(Leaving):
+    """Is asked to leave while it evaluates after its first epoch."""
+
+    def metrics(self, x):
+        """How far the model is."""
+        if self.rank in self.after and self.trainer.applied_steps == STEPS:
+            self.context.leave_reason = "SIGTERM"
+        return {"loss": self.loss(x)}
+
+    def run(self):
+        """All epochs, each with an evaluation."""
+        loader = DataLoader(TensorDataset(X), BATCH)
+        state = self.trainer._state
+        state._kept._checkpoints = Checkpoints(lambda: self.kept.append(state.replica.snapshot()))
+        try:
+            for _ in self.trainer.epochs(EPOCHS):
+                for (x,) in self.trainer.batches():
+                    self.trainer.step(self.loss, x)
+                self.trainer.evaluate(self.metrics, loader)
+        except SystemExit:
+            pass
+        return self
+
+
+def test_who_is_asked_to_leave_within_an_evaluation_does_so_after_the_next_step(undisturbed):
+    """Two who have the same parts: these go to the others before."""
+    after = {0: -1, 2: -1}
+    scripts = run_together(Hub(4), lambda c: Evaluating(c, after=after).run())
+    assert {script.rank: script.trainer.applied_steps for script in scripts} == {
+        rank: STEPS + 1 if rank in after else EPOCHS * STEPS for rank in range(4)
+    }
+    check([script for script in scripts if script.rank not in after], undisturbed)
 
 
 def test_a_fault_while_parts_are_handed_over_loses_nothing(undisturbed):

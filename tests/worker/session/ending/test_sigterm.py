@@ -13,8 +13,7 @@ AGAIN_SECONDS = 0.5
 
 SCRIPT = f"""
 import ctypes, os, signal, sys, time
-from types import SimpleNamespace
-from hetero_hvd.worker.session import worker_context
+from hetero_hvd.worker.session.ending import sigterm
 
 def hang():
     # Two locks of one mutex: no signal ends the wait in C for the second one.
@@ -23,21 +22,21 @@ def hang():
         library.pthread_mutex_lock(mutex)
 
 case = sys.argv[1]
-worker_context.AGAIN_SECONDS = {AGAIN_SECONDS}
+sigterm.AGAIN_SECONDS = {AGAIN_SECONDS}
 own, written = os.pipe()
 os.set_blocking(written, False)
 if case == "own descriptor":
     signal.set_wakeup_fd(written)
 if case == "child":  # as early as can be
     os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
-context = SimpleNamespace(_is_terminated=False, _terminated_at_seconds=0.0)
-worker_context.WorkerContext._drain_on_sigterm(context)
+own_wish = sigterm.Sigterm()
+own_wish.listen()
 child = os.fork() if case == "child" else 0
 if case == "child" and not child:
     while True:
         time.sleep(0.01)
 print(child, flush=True)
-while case == "noted" and not context._is_terminated:
+while case == "noted" and not own_wish.has_come:
     time.sleep(0.01)
 if case == "own descriptor":
     assert os.read(own, 1) == bytes([signal.SIGTERM])

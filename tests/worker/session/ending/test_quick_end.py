@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.worker.session import quick_end
+from hetero_hvd.worker.session.ending import quick_end
 
 SOURCE = Path(quick_end.__file__)
-SITE = SOURCE.parents[1] / "site"
+SITE = SOURCE.parents[2] / "site"
 BEGIN = f"""
 import atexit, gzip, importlib.util, io, os, sys, threading, time
 kept = open("kept", "w")
