@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from msgspec.structs import replace
 from rendezvous import Hub, run_together
 
 from hetero_hvd.messages.launch import CheckpointSettings
@@ -118,6 +119,8 @@ def test_a_holder_that_is_lost_while_a_checkpoint_is_made_costs_that_one(
     assert hub.fired == hub.faults
     assert len(scripts) == 2
     _join_writers()
+    if fault[0]:  # what a killed rank 0 has begun is cleared away once its process is gone
+        assert not list(tmp_path.glob(".*"))
     check_last(tmp_path, undisturbed, 2)
     found = [manifest.applied_steps for _, manifest in FolderStore(str(tmp_path)).listed()]
     assert WANTED not in found or operation != "shards.written"
@@ -184,6 +187,51 @@ def test_a_part_that_cannot_be_written_costs_its_checkpoint(
     )
     assert "No space left on device" in caplog.text
     check_last(tmp_path, undisturbed, 3)
+
+
+def test_where_nothing_can_be_begun_it_is_tried_again_when_the_next_one_is_due(tmp_path):
+    """As the message says; and at the end."""
+    (tmp_path / "file").touch()
+    told = []
+
+    def run(context):
+        script = script_with_checkpoints(context, tmp_path / "file" / "folder")
+        kept = script.trainer._state._kept
+        kept._checkpoints._not_kept._every_seconds = 3600
+        kept._checkpoints._not_kept._tell = told.append
+        kept._checkpoints._settings = replace(kept._checkpoints._settings, every_seconds=3600)
+        kept._checkpoints._next_at_seconds = 0
+        script.shards.wishes.wants_one = lambda: kept.is_due
+        return script.run()
+
+    run_together(Hub(3), run)
+    assert [type(each).__name__ for each in told] == ["CheckpointFailed"] * 2
+    assert [each.step for each in told] == [1, LAST]
+
+
+def test_a_script_that_leaves_its_loop_leaves_no_half_checkpoint(tmp_path, monkeypatch):
+    """Of which a part is being written still."""
+    left, put_part = threading.Barrier(3), FolderStore.put_part
+
+    def slow(self, place, part, write):
+        if part == "part-00001.pt":
+            left.wait(20)
+        return put_part(self, place, part, write)
+
+    monkeypatch.setattr(FolderStore, "put_part", slow)
+
+    def run(context):
+        script = script_with_checkpoints(context, tmp_path)
+        for _ in script.trainer.epochs(EPOCHS):
+            for (x,) in script.trainer.batches():
+                script.trainer.step(script.loss, x)
+            break
+        if context.settings.worker.slot != 2:
+            left.wait(20)
+
+    run_together(Hub(3), run)
+    _join_writers()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("has_shared_folder", [True, False])

@@ -347,6 +347,8 @@ class Keeping:
 
     def begin(self, *, copies: bool = True) -> None:
         """Rank 0 copies what it has, once nothing else is written; the script goes on meanwhile."""
+        if self._parted is not None:
+            self._parted.drop()
         if self._checkpoints is not None and self._has_to_begin:
             self._checkpoints.save(self._position.applied_steps, copies=copies)
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from hetero_hvd.errors import first_line
-from hetero_hvd.worker.comm.horovod import Collective
+from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.recovery.checkpoints.background import Begun, Copy
 from hetero_hvd.worker.recovery.checkpoints.hashed_file import save_hashed
@@ -107,16 +107,19 @@ class PartedCheckpoints:
             Interrupted: The rendezvous broke.
         """
         is_leader = collective.rank == 0
-        place = self._begun(applied_steps, is_last=is_last) if is_leader else ""
-        place = gather_bytes(collective, place.encode(), "shards.place")[0].decode()
-        if not place:
-            return True  # rank 0 has said why
-        seen = gather_bytes(collective, b"seen" if self._sees(place) else b"", "shards.seen")
+        begun = self._begun(applied_steps, is_last=is_last) if is_leader else ""
+        try:
+            place = gather_bytes(collective, begun.encode(), "shards.place")[0].decode()
+            if not place:
+                return True  # rank 0 has said why
+            seen = gather_bytes(collective, b"seen" if self._sees(place) else b"", "shards.seen")
+        except Interrupted:
+            self._give_up(begun)
+            raise
         if is_leader:
             self._tell(seen)
         if not all(seen):
-            if is_leader:
-                self._checkpoints.store.give_up(place)
+            self._give_up(begun)
             return False
         state = None
         if is_leader:  # at the end nothing changes the state while it is written
@@ -129,8 +132,13 @@ class PartedCheckpoints:
         self._start(pending, collective.rank)
         return True
 
+    def _give_up(self, begun: str) -> None:
+        if begun:
+            self._checkpoints.store.give_up(begun)
+
     def _begun(self, applied_steps: int, *, is_last: bool) -> str:
         """Where; empty: nowhere, which is said."""
+        self._checkpoints.tried()
         name, series = self._checkpoints.names_of(applied_steps)
         try:
             return self._checkpoints.store.begin(name, series=series)
@@ -219,6 +227,12 @@ class PartedCheckpoints:
         steps, seconds = pending.applied_steps, pending.copy_seconds
         copy = Copy(pending.state, steps, {}, begun, pending.is_last, seconds)
         self._checkpoints.put(copy)
+
+    def drop(self) -> None:
+        """This worker takes no more steps: nobody will complete what it has begun."""
+        pending, self._pending = self._pending, None
+        if pending is not None and pending.is_mine:
+            self._give_up(pending.place)
 
     def over(self, collective: Collective) -> None:
         """What was begun in an earlier rendezvous is never completed: its parts belong together.

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import UserError, first_line
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
 from hetero_hvd.worker.recovery.checkpoints.store import CheckpointPart, CheckpointStore, Manifest
 from hetero_hvd.worker.recovery.replica import Unreadable, loaded, unpacked
@@ -50,8 +50,13 @@ def state_of(found: Found) -> dict[str, Any]:
     if manifest.parts:
         try:
             state["optimizer"] |= {"state": joined(_parts_of(found))}
-        except (PartsMissing, KeyError, TypeError, ValueError) as error:
+        except PartsMissing as error:
             raise Unreadable(f"its parts do not go together: {error}") from error
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise Unreadable(
+                "its parts are in a form that this version does not know, maybe of a later one: "
+                f"{type(error).__name__}: {first_line(error)}"
+            ) from error
     return state
 
 

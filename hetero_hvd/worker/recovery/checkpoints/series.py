@@ -246,13 +246,17 @@ class Checkpoints:
             self.wait()
         state = self.copied(applied_steps, copies=copies)
         if state is not None:
-            seconds = self.copy_seconds
-            self.put(Copy(state, applied_steps, finite, None, not copies, seconds))
+            copy = Copy(state, applied_steps, finite, is_last=not copies)
+            self.put(copy._replace(copy_seconds=self.copy_seconds))
+
+    def tried(self) -> None:
+        """One is begun, or could not be: the next is due after the usual time."""
+        self._next_at_seconds = time.monotonic() + self._settings.every_seconds
 
     def copied(self, applied_steps: int, *, copies: bool = True) -> dict[str, Any] | None:
         """A copy of the state as it is now; None: there is no memory for it, which is said."""
+        self.tried()
         began_at_seconds = time.monotonic()
-        self._next_at_seconds = began_at_seconds + self._settings.every_seconds
         try:
             copy = self._room.copy if copies else on_host
             return self._replica.snapshot(copy) | {"randomness": randomness()}

@@ -15,7 +15,7 @@ from hetero_hvd.worker.recovery.checkpoints.store import CheckpointPart
 from hetero_hvd.worker.recovery.replica import Replica, Unreadable
 from hetero_hvd.worker.shards.whole_state import part_of
 
-from .store_rigs import keeper, save
+from .store_rigs import FolderRig, keeper, save
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs
 
@@ -70,7 +70,7 @@ def put_part(store, place, number, content):
     return store.put_part(place, name, write)
 
 
-def keep(rig, steps, versions=()):
+def keep(rig, steps, versions=(), contents=None):
     """A checkpoint in parts, each put by a store of its own; where it is."""
     replica, _ = training(steps)
     checkpoints = keeper(rig, replica)
@@ -79,7 +79,7 @@ def keep(rig, steps, versions=()):
     parts = []
     for number in range(NUM_PARTS):
         version = versions[number] if versions else None
-        content = part_bytes(steps, number, version)
+        content = (contents or {}).get(number) or part_bytes(steps, number, version)
         own = store_at(rig.location)
         assert own.has_begun(place)
         parts.append(put_part(own, place, number, content))
@@ -132,6 +132,37 @@ def test_parts_of_several_versions_are_no_checkpoint(rig, caplog):
     keep(rig, 8, versions=[(0, 8), (0, 8), (0, 7)])
     assert keeper(rig, training(0)[0]).load_newest() == before
     assert "its parts do not go together: they are of several versions" in caplog.text
+
+
+def plain(content):
+    """As a worker would write it."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+WHOLE_PART = {"version": (0, 8), "names": ["momentum_buffer"], "pieces": []}
+PIECE = (0, (3, 4), (4, 8), {"momentum_buffer": torch.ones(4)})
+FORMS = {
+    "no parts at all": {"version": (0, 8)},
+    "a list": [WHOLE_PART],
+    "a number": 8,
+    "pieces that are longer": WHOLE_PART | {"pieces": [(*PIECE, "more")]},
+    "a piece beside its parameter": WHOLE_PART | {"pieces": [(0, (3, 4), (40, 44), PIECE[3])]},
+    "a piece of other elements": WHOLE_PART | {"pieces": [(0, (3, 4), (4, 9), PIECE[3])]},
+    "a state that is none": WHOLE_PART | {"pieces": [(*PIECE[:3], [1])]},
+    "no number of a parameter": WHOLE_PART | {"pieces": [(None, *PIECE[1:])]},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_parts_of_another_version_of_this_package_are_no_checkpoint(form, tmp_path, caplog):
+    """Whatever they hold: the one before is taken."""
+    rig = FolderRig(tmp_path)
+    before = keep(rig, 7)
+    keep(rig, 8, contents={1: plain(FORMS[form])})
+    assert keeper(rig, training(0)[0]).load_newest() == before
+    assert "step-000000000008-one is not taken: its parts " in caplog.text
 
 
 def test_what_is_given_up_is_gone_and_who_is_late_with_it_leaves_nothing(rig, store):
