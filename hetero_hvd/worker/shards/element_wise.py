@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -19,8 +18,11 @@ BLOCK_ELEMENTS = 256
 of a tensor, which do not fill a vector, by another path, that rounds otherwise with bfloat16 and in
 fused updates: so parts end with them only where the whole does."""
 
-PROBE_SHAPE = (9, 129)
-PROBE_CUTS = (0, BLOCK_ELEMENTS, 3 * BLOCK_ELEMENTS, 4 * BLOCK_ELEMENTS, 9 * 129)
+PROBE_SIZE = 9 * 129
+PROBE_SHAPES = ((PROBE_SIZE,), (PROBE_SIZE,), (9, 129), (3, 3, 129), (3, 3, 43, 3))
+"""For a parameter without a dimension, with one, two, …: some optimizers ask how many there are."""
+
+PROBE_CUTS = (0, BLOCK_ELEMENTS, 3 * BLOCK_ELEMENTS, 4 * BLOCK_ELEMENTS, PROBE_SIZE)
 
 SHORT_CUT = 3
 """Elements that fill no vector; divides the probe's size."""
@@ -37,6 +39,9 @@ HOOKS = (
     "_optimizer_load_state_dict_pre_hooks",
     "_optimizer_load_state_dict_post_hooks",
 )
+
+PLAIN = torch.Tensor, int, float, str
+"""What a worker takes from another one, and from a checkpoint."""
 
 State = dict[str, Any]
 """What an optimizer keeps of one parameter."""
@@ -72,14 +77,25 @@ class ElementState(NamedTuple):
 
     Attributes:
         num_bytes: Of one element, in the group that has most.
-        names: Of the entries that have a number for each element; all others are of a parameter.
+        dtypes: Of the entries that have a number for each element, by name and the parameter's.
+        others: Names of the entries that a parameter has as a whole.
         is_serial: Whether one thread has to compute a step: what ends a thread's part of a tensor
             is rounded otherwise, and where that is depends on the cut.
     """
 
     num_bytes: float
-    names: frozenset[str]
+    dtypes: dict[tuple[str, torch.dtype], torch.dtype]
+    others: frozenset[str]
     is_serial: bool
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the entries that have a number for each element."""
+        return frozenset(name for name, _ in self.dtypes)
+
+    def knows(self, state: Mapping[str, Any]) -> bool:
+        """Whether there is nothing in a parameter's state that was not seen in the proof."""
+        return state.keys() <= self.names | self.others
 
 
 def state_part(state: Mapping[str, Any], names: frozenset[str], start: int, stop: int) -> State:
@@ -120,10 +136,13 @@ def prove_element_wise(optimizer: torch.optim.Optimizer) -> ElementState:
                 f"shard_optimizer: {name} has hooks of its own around its step, which would see no "
                 "gradients: remove them, or train without shard_optimizer"
             )
-    most, names, is_serial = 0.0, frozenset[str](), False
-    for number, group in enumerate(optimizer.param_groups):
+    _check_inner(optimizer)
+    groups = [group["params"] for group in optimizer.param_groups]
+    _check_parameters([each for group in groups for each in group])
+    most, dtypes, others, is_serial = 0.0, {}, frozenset[str](), False
+    for number, group in enumerate(groups):
         try:
-            proven = [_Probe(optimizer, number, like).prove() for like in _kinds(group["params"])]
+            proven = [_proven(optimizer, number, like) for like in _kinds(group)]
         except _Indivisible as why:
             where = f" (group {number})" if len(optimizer.param_groups) > 1 else ""
             raise UserError(
@@ -132,23 +151,54 @@ def prove_element_wise(optimizer: torch.optim.Optimizer) -> ElementState:
                 "shard_optimizer"
             ) from why
         for found in proven:
-            most, names = max(most, found.num_bytes), names | found.names
-            is_serial |= found.is_serial
-        _check_parameters(group["params"])
-    return ElementState(most, names, is_serial)
+            most, dtypes = max(most, found.num_bytes), dtypes | found.dtypes
+            others, is_serial = others | found.others, is_serial or found.is_serial
+    return ElementState(most, dtypes, others, is_serial)
 
 
 def _kinds(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """A parameter of each precision on each device; of a shape, if there is one."""
-    found: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
-    for each in parameters:
-        kind = each.dtype, each.device
-        if kind not in found or not found[kind].dim():
-            found[kind] = each
+    """A parameter of each precision on each device with each number of dimensions."""
+    found = {(each.dtype, each.device, each.dim()): each for each in parameters if each.numel()}
     return list(found.values()) or [torch.zeros(1)]
 
 
-def _check_parameters(parameters: Iterable[torch.Tensor]) -> None:
+def _proven(optimizer: torch.optim.Optimizer, number: int, like: torch.Tensor) -> ElementState:
+    """What a group has for each element of such a parameter.
+
+    A state of a parameter without a dimension does not show what in it is by elements: it is left
+    out, unless the optimizer needs what it has begun.
+
+    Raises:
+        _Indivisible: Parts give other bits, or nothing.
+    """
+    state = dict(optimizer.state.get(like, {}))
+    try:
+        return _Probe(optimizer, number, like, state if like.dim() else {}).prove()
+    except _Indivisible:
+        if like.dim() or not state:
+            raise
+        return _Probe(optimizer, number, like, state).prove()
+
+
+def _check_inner(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse one that steps another one, whose state would stay whole on each worker."""
+    for name, value in vars(optimizer).items():
+        inner = list(value.values()) if isinstance(value, dict) else value
+        for each in inner if isinstance(inner, list | tuple) else (inner,):
+            if isinstance(each, torch.optim.Optimizer):
+                raise UserError(
+                    f"shard_optimizer: {type(optimizer).__name__} has a {type(each).__name__} as "
+                    f"its {name}, whose state would be in no part: give the trainer that one, or "
+                    "train without shard_optimizer"
+                )
+
+
+def _check_parameters(parameters: Sequence[torch.Tensor]) -> None:
+    if len({id(each) for each in parameters}) < len(parameters):
+        raise UserError(
+            "shard_optimizer: the optimizer has a parameter twice: leave it out once, or train "
+            "without shard_optimizer"
+        )
     for each in parameters:
         if not each.is_contiguous() or not each.is_floating_point():
             raise UserError(
@@ -167,16 +217,21 @@ class _Probe:
     Args:
         optimizer: The script's.
         number: Of the group.
-        like: A parameter of the group, whose precision and device are tried.
+        like: A parameter of the group, whose precision, device and dimensions are tried.
+        state: Of it, as far as it is to be begun with.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, number: int, like: torch.Tensor) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, number: int, like: torch.Tensor, state: State
+    ) -> None:
         self._optimizer = optimizer
         self._group = optimizer.param_groups[number]
         self._number = number
         self._generator = torch.Generator()
         self._like = like.detach()
-        self._state = dict(optimizer.state.get(like, {}))
+        self._state = state
+        most = len(PROBE_SHAPES) - 1
+        self._shape = (1,) * (like.dim() - most) + PROBE_SHAPES[min(like.dim(), most)]
 
     def prove(self) -> ElementState:
         """What the group has for each element.
@@ -189,11 +244,14 @@ class _Probe:
             raise _Indivisible("keeps states that belong to no parameter")
         if not _are_same(whole, parts):
             raise _Indivisible("does not update each element by itself")
-        names = self._compared(
-            twins[0].state[whole], [twins[1].state[part] for part in parts], spans, whole.shape
+        state = twins[0].state[whole]
+        names = self._compared(state, [twins[1].state[part] for part in parts], spans, whole.shape)
+        return ElementState(
+            num_bytes=sum(state[name].element_size() for name in names),
+            dtypes={(name, self._like.dtype): state[name].dtype for name in names},
+            others=frozenset(state) - names,
+            is_serial=self._is_serial(),
         )
-        num_bytes = sum(twins[0].state[whole][name].element_size() for name in names)
-        return ElementState(num_bytes, names, self._is_serial())
 
     def _tried(
         self, spans: Sequence[tuple[int, int]]
@@ -225,8 +283,7 @@ class _Probe:
         is_short = self._like.element_size() < torch.float32.itemsize
         if is_accelerator(self._like.device) or not is_short or self._group.get("fused"):
             return False
-        size = math.prod(PROBE_SHAPE)
-        whole, parts, _ = self._tried(list(pairwise(range(0, size + 1, SHORT_CUT))))
+        whole, parts, _ = self._tried(list(pairwise(range(0, PROBE_SIZE + 1, SHORT_CUT))))
         return not _are_same(whole, parts)
 
     def _compared(
@@ -237,6 +294,8 @@ class _Probe:
         shape: torch.Size,
     ) -> frozenset[str]:
         """The entries by elements."""
+        if not all(value is None or isinstance(value, PLAIN) for value in whole.values()):
+            raise _Indivisible("has a state of other things than tensors and numbers")
         names = frozenset(name for name, value in whole.items() if _has_shape(value, shape))
         for part, (start, stop) in zip(parts, spans, strict=True):
             wanted = state_part(whole, names, start, stop)
@@ -251,9 +310,9 @@ class _Probe:
 
     def _drawn(self) -> torch.Tensor:
         """Of many sizes, so that what depends on a norm shows."""
-        values = torch.randn(PROBE_SHAPE, generator=self._generator)
-        sizes = torch.logspace(-3, 1, math.prod(PROBE_SHAPE)).reshape(PROBE_SHAPE)
-        return (values * sizes).to(self._like.dtype).to(self._like.device)
+        values = torch.randn(PROBE_SIZE, generator=self._generator)
+        drawn = (values * torch.logspace(-3, 1, PROBE_SIZE)).reshape(self._shape)
+        return drawn.to(self._like.dtype).to(self._like.device)
 
     def _begun(self, parameter: torch.Tensor) -> State:
         """As the optimizer has begun the state of a parameter, if it does so before its step."""
@@ -261,10 +320,16 @@ class _Probe:
             name: torch.full_like(
                 parameter.detach(), float(value.reshape(-1)[0]), dtype=value.dtype
             )
-            if _has_shape(value, self._like.shape)
+            if self._is_by_elements(name, value)
             else _copied(value)
             for name, value in self._state.items()
         }
+
+    def _is_by_elements(self, name: str, value: object) -> bool:
+        """Of the state begun; where that has no dimension, all but the steps, as torch has it."""
+        if self._like.dim():
+            return _has_shape(value, self._like.shape)
+        return isinstance(value, torch.Tensor) and name != "step"
 
     def _twin(self, parameters: Sequence[Parameter]) -> torch.optim.Optimizer:
         groups: list[Sequence[Parameter]] = [[] for _ in self._optimizer.param_groups]
@@ -304,5 +369,8 @@ def _are_same(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> bool:
 
 def _same(one: object, other: object) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        are_nan = one.isnan() & other.isnan()  # float16 has no numbers for the eps of some
+        return bool(((one == other) | are_nan).all())
     return bool(one == other)

@@ -51,17 +51,14 @@ class HeadRoom:
         if memory is not None:
             self.passes = memory()
 
-    def room(self, fixed_blocks: int | None, held_blocks: int) -> StateRoom:
+    def room(self, held_blocks: int) -> StateRoom:
         """What was measured, in blocks; what is held already is there in any case.
 
         Args:
-            fixed_blocks: So many, whatever was; None: as was measured.
             held_blocks: So many of a state that is trained with.
         """
         passes, block_bytes = self.passes, max(1.0, self._block_bytes)
         least_bytes = passes.idle_bytes + self._step_bytes
-        if fixed_blocks is not None:
-            return StateRoom(fixed_blocks, fixed_blocks)
         if passes.line is None:
             left = ROOM_RATIO * (passes.limit_bytes - least_bytes) / block_bytes
             return StateRoom(max(held_blocks, int(left)), left)

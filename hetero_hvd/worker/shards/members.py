@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -89,6 +90,39 @@ def holdings(members: Sequence[ShardMember], version: tuple[int, int]) -> dict[i
         for rank, member in enumerate(members)
         if member.held.version == version and member.held.spans
     }
+
+
+class HalfDone(NamedTuple):
+    """An update in the midst of which some members wait.
+
+    Attributes:
+        waiting: Their ranks: they have updated their parts, and their parameters are incomplete.
+        behind: Ranks of those who have not got its sums.
+        holders: What all of these hold.
+    """
+
+    waiting: list[int]
+    behind: list[int]
+    holders: dict[int, list[Span]]
+
+
+def half_done(members: Sequence[ShardMember]) -> HalfDone | None:
+    """The update that some members are in the midst of; None: another one is through with it.
+
+    Who comes just now may have begun where the others did: it was in no step of theirs.
+    """
+    waiting = [rank for rank, member in enumerate(members) if member.is_applying]
+    first = members[waiting[0]]
+    if any(member.applied_steps > first.applied_steps for member in members):
+        return None
+    now, before = first.held.version, (first.held.basis, first.held.updates - 1)
+    met = [rank for rank, member in enumerate(members) if not member.is_unmet]
+    holders = holdings(members, now) | holdings(members, before)
+    return HalfDone(
+        waiting=waiting,
+        behind=[rank for rank in met if members[rank].held.version == before],
+        holders={rank: spans for rank, spans in holders.items() if rank in met},
+    )
 
 
 def rooms_of(members: Sequence[ShardMember], num_blocks: int, block_bytes: float) -> list[int]:

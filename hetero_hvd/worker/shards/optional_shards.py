@@ -13,7 +13,7 @@ from hetero_hvd.worker.micro_batch.sizing import PassMemory
 from hetero_hvd.worker.options import DEFAULT_BUCKET_BYTES
 from hetero_hvd.worker.shards.members import HeldShards, ShardMember, newest_version
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
-from hetero_hvd.worker.shards.slices import bytes_on
+from hetero_hvd.worker.shards.slices import Whole, bytes_on
 
 
 class OptionalShards(ShardedOptimizer):
@@ -96,7 +96,8 @@ class OptionalShards(ShardedOptimizer):
     def _become(self, *, is_cut: bool) -> None:
         """From now on in parts, which are given out in the next rendezvous; or whole."""
         if is_cut:
-            self._whole = self._whole or self._whole_of(self._optimizer.state_dict())
+            own = self._optimizer.state_dict()
+            self._whole = self._whole or Whole.of(self._layout, self._proven, own)
             self._optimizer.state.clear()
         elif self._whole is not None:
             kept, self._whole = self._whole.states, None

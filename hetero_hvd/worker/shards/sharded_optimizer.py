@@ -52,6 +52,7 @@ from hetero_hvd.worker.shards.members import (
     HeldShards,
     ShardMember,
     check_held,
+    half_done,
     holdings,
     in_pieces,
     mebibytes,
@@ -101,12 +102,12 @@ class ShardedOptimizer:
         self, optimizer: torch.optim.Optimizer, bucket_bytes: int = DEFAULT_BUCKET_BYTES
     ) -> None:
         self.is_cut: bool | None = True
-        num_bytes, self._names, is_serial = prove_element_wise(optimizer)
-        self._block_bytes = BLOCK_ELEMENTS * num_bytes
         self._optimizer = optimizer
+        self._bucket_bytes = bucket_bytes
+        self._proven = prove_element_wise(optimizer)
         self._layout = Layout(optimizer)
-        self.slices = Slices(optimizer, self._layout, self._names, is_serial=is_serial)
-        self._whole: Whole | None = self._whole_of(optimizer.state_dict())
+        self._begin()
+        self._whole: Whole | None = Whole.of(self._layout, self._proven, optimizer.state_dict())
         self._script = ScriptState(optimizer)
         self.parts: list[Shard] = []
         self._target: list[Shard] = []
@@ -115,13 +116,6 @@ class ShardedOptimizer:
         self._num_moved = self._num_exchanges = 0
         self._collected: Whole | None = None
         self._collective: Collective | None = None
-        self._room_blocks: int | None = None  # None: as it is measured
-        self.head_room = HeadRoom(
-            self._layout.num_blocks,
-            self._block_bytes,
-            self._layout.step_bytes(NUM_PACKS * PACK_BLOCKS, bucket_bytes),
-            self._layout.block_bytes,
-        )
         self._rooms: list[int] = []
         self._basis = -1
         self._updates = 0
@@ -129,7 +123,19 @@ class ShardedOptimizer:
         self._has_more = False
         self.finish_elsewhere: Callable[[Collective, Interrupted], None] = _raise
         self.wishes = Wishes()
-        self.may_leave = False
+        self.may_leave = True
+
+    def _begin(self) -> None:
+        """With nothing held of what the optimizer is proven to keep."""
+        layout = self._layout
+        self._block_bytes = BLOCK_ELEMENTS * self._proven.num_bytes
+        self.slices = Slices(self._optimizer, layout, self._proven)
+        self.head_room = HeadRoom(
+            layout.num_blocks,
+            self._block_bytes,
+            layout.step_bytes(NUM_PACKS * PACK_BLOCKS, self._bucket_bytes),
+            layout.block_bytes,
+        )
 
     @property
     def kind(self) -> type:
@@ -156,14 +162,10 @@ class ShardedOptimizer:
             self._basis = -1
             self._updates = 0
             self._is_torn = False
-            self._whole = self._whole_of(state)
-
-    def _whole_of(self, state: Mapping[str, Any]) -> Whole:
-        """All of a state dict's, from which each worker takes its parts when they have met."""
-        keys = [key for group in state["param_groups"] for key in group["params"]]
-        kept = state["state"]
-        states = {number: kept[key] for number, key in enumerate(keys) if key in kept}
-        return Whole(self._layout, self._names, states)
+            if not all(map(self._proven.knows, state["state"].values())):  # by other options
+                self._proven = prove_element_wise(self._optimizer)
+                self._begin()
+            self._whole = Whole.of(self._layout, self._proven, state)
 
     def held(self, applied_steps: int, memory: Callable[[], PassMemory] | None) -> HeldShards:
         """What to tell the others.
@@ -176,7 +178,7 @@ class ShardedOptimizer:
         if self._basis < 0:
             self._basis = applied_steps
             if self._script.is_filled and self.is_cut is not False:  # it may have been loaded since
-                self._whole = self._whole_of(self._script.read())
+                self._whole = Whole.of(self._layout, self._proven, self._script.read())
         is_whole = self._whole is not None
         spans = [Span(0, self._layout.num_blocks)] if is_whole else self.slices.spans()
         return HeldShards(
@@ -184,7 +186,7 @@ class ShardedOptimizer:
             updates=self._updates,
             spans=tuple((span.start, span.stop) for span in spans),
             is_whole=is_whole,
-            room=self.head_room.room(self._room_blocks, self.slices.num_blocks),
+            room=self.head_room.room(self.slices.num_blocks),
             smallest=self.head_room.passes.smallest,
             largest=self.head_room.passes.largest,
             is_torn=self._is_torn,
@@ -388,29 +390,19 @@ class ShardedOptimizer:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        waiting = [rank for rank, member in enumerate(members) if member.is_applying]
-        source = waiting[0]
-        first = members[source]
-        if any(member.applied_steps > first.applied_steps for member in members):
-            return False
-        basis, updates = first.held.version
-        # Who comes just now may have begun where the others did: it was in no step of theirs.
-        met = {rank: member for rank, member in enumerate(members) if not member.is_unmet}
-        behind = [rank for rank, m in met.items() if m.held.version == (basis, updates - 1)]
-        holders = holdings(members, (basis, updates)) | holdings(members, (basis, updates - 1))
-        holders = {rank: spans for rank, spans in holders.items() if rank in met}
         num_blocks = self._layout.num_blocks
-        if lost(num_blocks, holders):
+        half = half_done(members)
+        if half is None or lost(num_blocks, half.holders):
             return False
-        if behind:
-            takes = collective.rank in behind
-            hand_gradients(collective, self._layout.parameters, source, takes=takes)
+        if half.behind:
+            takes = collective.rank in half.behind
+            hand_gradients(collective, self._layout.parameters, half.waiting[0], takes=takes)
             if takes:
                 self._advance()
                 for parameter in self._layout.parameters:
                     parameter.grad = None
-        parts = as_held(num_blocks, holders)
-        is_mine = collective.rank in waiting
+        parts = as_held(num_blocks, half.holders)
+        is_mine = collective.rank in half.waiting
         tell_parameters(collective, self._layout, parts, is_mine=is_mine)
         return True
 
@@ -421,7 +413,7 @@ class ShardedOptimizer:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        whole = Whole(self._layout, self._names)
+        whole = Whole(self._layout, self._proven.names)
         collect(
             collective, packs(contributors(self.parts), MOVE_BLOCKS), self.slices.give, whole.put
         )

@@ -7,8 +7,7 @@ update of a slice is one of the model.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -21,14 +20,13 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.worker.accelerator import is_accelerator
 from hetero_hvd.worker.shards.element_wise import (
     BLOCK_ELEMENTS,
+    ElementState,
     State,
     options_of,
     state_part,
     twin_of,
 )
 from hetero_hvd.worker.shards.whole_state import part_of
-
-LENGTH_BYTES = 8
 
 HALVES = torch.float16, torch.bfloat16
 
@@ -145,21 +143,16 @@ class Slices:
     Args:
         optimizer: The script's: its class and the options of its groups, as they are in each step.
         layout: Of its parameters.
-        names: Of the entries of its state that have a number for each element.
-        is_serial: See `ElementState`.
+        proven: What it keeps.
     """
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        layout: Layout,
-        names: frozenset[str],
-        *,
-        is_serial: bool = False,
+        self, optimizer: torch.optim.Optimizer, layout: Layout, proven: ElementState
     ) -> None:
-        self._num_threads = 1 if is_serial else None
+        self._num_threads = 1 if proven.is_serial else None
         self._optimizer = optimizer
-        self._names = names
+        self._proven = proven
+        self._names = proven.names
         self._layout = layout
         self._group_of = [
             number for number, group in enumerate(optimizer.param_groups) for _ in group["params"]
@@ -201,6 +194,20 @@ class Slices:
             self._twin.step()
         for own in self._held.values():
             own.grad = None
+            self._check_kept(self._twin.state.get(own, {}))
+
+    def _check_kept(self, state: State) -> None:
+        """See that it keeps no more than was proven: else nobody knows how that is cut.
+
+        Raises:
+            UserError: Some option of the optimizer is another one than then.
+        """
+        if not self._proven.knows(state):
+            more = ", ".join(sorted(state.keys() - self._names - self._proven.others))
+            raise UserError(
+                f"shard_optimizer: the optimizer keeps {more} since its options were changed: give "
+                "it options for which it does so before the trainer is made"
+            )
 
     def _follow(self) -> None:
         """Take over what a scheduler or a script has set.
@@ -217,8 +224,9 @@ class Slices:
             )
         if any(self._optimizer.state.values()):
             raise UserError(
-                "shard_optimizer: a state was loaded into the optimizer while it was trained: do "
-                "so before trainer.epochs()"
+                "shard_optimizer: a state was loaded into the optimizer while it was trained, or "
+                "the script has stepped it: load it before trainer.epochs(), and leave the steps "
+                "to the trainer"
             )
         for group, twin in zip(groups, own, strict=True):
             twin.update(options_of(group))
@@ -227,6 +235,7 @@ class Slices:
         """Hold one more piece from now on, with its state; tensors become this worker's own."""
         # What is held twice would be updated twice.
         assert all(_common(each.span, piece.span).length <= 0 for each in self._held)  # noqa: S101
+        self._check_kept(state)
         own = Parameter(self._layout.view(piece))
         self._held[piece] = own
         number = self._group_of[piece.number]
@@ -333,6 +342,25 @@ class Whole:
         self._names = names
         self.states = {} if states is None else states
 
+    @classmethod
+    def of(cls, layout: Layout, proven: ElementState, state: Mapping[str, Any]) -> Whole:
+        """All of a state dict's; its numbers as the optimizer itself keeps them.
+
+        Raises:
+            UserError: It is of other parameters.
+        """
+        keys = [key for group in state["param_groups"] for key in group["params"]]
+        kept = {number: state["state"].get(key, {}) for number, key in enumerate(keys)}
+        states = {
+            number: {
+                name: _fitting(value, layout.parameters[number], name, proven)
+                for name, value in entries.items()
+            }
+            for number, entries in kept.items()
+            if entries
+        }
+        return cls(layout, proven.names, states)
+
     def give(self, span: Span) -> list[tuple[ShardPiece, State]]:
         """Copies of the state of some blocks."""
         return [
@@ -373,6 +401,18 @@ class Whole:
             into[name].view(-1)[slice(*self._layout.elements(piece))] = value.cpu()
 
 
+def _fitting(value: Any, parameter: Parameter, name: str, proven: ElementState) -> Any:  # noqa: ANN401 - any state
+    """An entry of a state that was loaded, which may be of a training in another precision."""
+    if name not in proven.names:
+        return value
+    if value.numel() != parameter.numel():
+        raise UserError(
+            f"its {name} has {value.numel()} elements where the parameter has "
+            f"{parameter.numel()}: the optimizer has to be given its parameters in the same order"
+        )
+    return value.to(proven.dtypes.get((name, parameter.dtype), value.dtype))
+
+
 def bytes_on(kind: str, states: Iterable[State]) -> int:
     """What the tensors of some states take of the memory of such a device."""
     tensors = (each for state in states for each in state.values())
@@ -386,39 +426,6 @@ def bytes_on(kind: str, states: Iterable[State]) -> int:
 def _common(one: Span, other: Span) -> Span:
     """The blocks of both; of no length, or less, where there are none."""
     return Span(max(one.start, other.start), min(one.stop, other.stop))
-
-
-def packed(pieces: Sequence[tuple[ShardPiece, State]]) -> torch.Tensor:
-    """As bytes on the host, 1-D uint8, with their length in front."""
-    buffer = io.BytesIO()
-    plain = [
-        (
-            piece.number,
-            *piece.span,
-            {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in state.items()},
-        )
-        for piece, state in pieces
-    ]
-    torch.save(plain, buffer)
-    body = buffer.getvalue()
-    content = len(body).to_bytes(LENGTH_BYTES, "little") + body
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def unpacked(payload: torch.Tensor) -> Iterator[tuple[ShardPiece, State]]:
-    """The inverse of `packed`, for several one after the other.
-
-    Nothing is unpickled that could run.
-    """
-    content, at = memoryview(payload.numpy().tobytes()), 0
-    while at < len(content):
-        begin = at + LENGTH_BYTES
-        at = begin + int.from_bytes(content[at:begin], "little")
-        plain: list[tuple[int, int, int, dict[str, Any]]] = torch.load(
-            io.BytesIO(content[begin:at]), map_location="cpu", weights_only=True
-        )
-        for number, start, stop, state in plain:
-            yield ShardPiece(number, Span(start, stop)), state
 
 
 @contextmanager

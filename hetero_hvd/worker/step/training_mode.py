@@ -14,6 +14,7 @@ from hetero_hvd.worker.data.samplers import Sampling
 from hetero_hvd.worker.data.seeding import Seeds
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
+from hetero_hvd.worker.model.check import ModelCheck
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
 from hetero_hvd.worker.shards.optional_shards import OptionalShards
@@ -61,6 +62,7 @@ class Script(NamedTuple):
         wanted = self.options.shard_optimizer
         if not wanted:
             return self
+        ModelCheck(self.model, self.optimizer).run()
         kind = OptionalShards if wanted == "auto" else ShardedOptimizer
         return self._replace(shards=kind(self.optimizer, self.options.bucket_bytes))
 

@@ -10,7 +10,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.worker.shards.element_wise import prove_element_wise
 from hetero_hvd.worker.shards.slices import Layout, Slices
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
 BY_ELEMENT = {
     "ASGD": 1,
     "Adadelta": 2,
@@ -118,24 +118,71 @@ class BySign(torch.optim.Optimizer):
                     kept.lerp_(each.grad, 0.01)
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (lambda p: ByNorm(p, lr=0.1), "ByNorm does not update each element by itself"),
-        (lambda p: Counting(p, lr=0.1), "Counting keeps something beside its parameters' states"),
-        (
-            lambda p: CountingInGroups(p, lr=0.1),
-            "CountingInGroups keeps something beside its parameters' states",
-        ),
-        (BySign, None),
-    ],
-    ids=["by norm", "with a count", "with a count in its groups", "by sign"],
-)
-def test_a_scripts_own_optimizer_is_proven_like_any_other(make, why):
+class CentralInConvolutions(torch.optim.SGD):
+    """It takes the mean out of the gradients of convolutions, and of nothing else."""
+
+    def step(self):
+        """Centralise, then step."""
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is not None and each.dim() > 3:
+                    each.grad = each.grad - each.grad.mean()
+        super().step()
+
+
+class Around(torch.optim.Optimizer):
+    """It steps another one, as wrappers do."""
+
+    def __init__(self, params, within=lambda inner: inner):
+        inner = torch.optim.SGD(params, lr=0.1)
+        super().__init__(inner.param_groups, {})
+        self.inner = within(inner)
+
+    def step(self):
+        """Of the other one."""
+
+
+class Remembering(torch.optim.SGD):
+    """It keeps its last gradients in a list."""
+
+    def step(self):
+        """Keep, then step."""
+        for group in self.param_groups:
+            for each in group["params"]:
+                self.state[each].setdefault("last", []).append(each.grad)
+        super().step()
+
+
+ROUND = (4, 5)
+OWN = {
+    "by norm": (ByNorm, ROUND, "ByNorm does not update each element by itself"),
+    "with a count": (Counting, ROUND, "Counting keeps something beside its parameters' states"),
+    "with a count in its groups": (
+        CountingInGroups,
+        ROUND,
+        "CountingInGroups keeps something beside its parameters' states",
+    ),
+    "with a list": (Remembering, ROUND, "Remembering has a state of other things than tensors"),
+    "around another": (Around, ROUND, "Around has a SGD as its inner"),
+    "around several": (
+        lambda p: Around(p, within=lambda inner: [inner]),
+        ROUND,
+        "Around has a SGD as its inner",
+    ),
+    "by dimensions": (CentralInConvolutions, (2, 3, 4, 5), "does not update each element"),
+    "by more dimensions": (CentralInConvolutions, (1, 2, 3, 4, 5), "does not update each element"),
+    "by dimensions that there are not": (CentralInConvolutions, ROUND, None),
+    "by sign": (BySign, ROUND, None),
+}
+
+
+@pytest.mark.parametrize(("make", "shape", "why"), OWN.values(), ids=OWN)
+def test_a_scripts_own_optimizer_is_proven_like_any_other(make, shape, why):
     """What it does decides, not its name."""
-    optimizer = make([torch.nn.Parameter(torch.randn(4, 5))])
+    optimizer = make([torch.nn.Parameter(torch.randn(shape))])
     if why is None:
-        assert prove_element_wise(optimizer) == (4, {"m"}, False)
+        dtypes = {("m", torch.float32): torch.float32} if make is BySign else {}
+        assert prove_element_wise(optimizer) == (4 * len(dtypes), dtypes, frozenset(), False)
     else:
         with pytest.raises(UserError, match=why):
             prove_element_wise(optimizer)
@@ -167,9 +214,9 @@ def test_however_it_is_cut_the_bits_are_those_of_one_thread(name, dtype):
     for cuts in ([], [0, 512], [0, 37, 300, 512], [0, 100, 512]):
         parameter = torch.nn.Parameter(values.clone())
         optimizer = getattr(torch.optim, name)([parameter], lr=0.01, **options)
-        _, names, is_serial = prove_element_wise(optimizer)
+        proven = prove_element_wise(optimizer)
         layout = Layout(optimizer)
-        slices = Slices(optimizer, layout, names, is_serial=is_serial)
+        slices = Slices(optimizer, layout, proven)
         for span in map(Span, cuts, [*cuts[1:], layout.num_blocks]):
             slices.take(*layout.pieces(span), {})
         torch.set_num_threads(num_threads if cuts else 1)
@@ -182,11 +229,50 @@ def test_however_it_is_cut_the_bits_are_those_of_one_thread(name, dtype):
             torch.set_num_threads(before)
         found.append(parameter.detach())
     assert all(torch.equal(each, found[0]) for each in found)
-    assert is_serial == (name == "SGD" and dtype.itemsize < 4)
+    assert proven.is_serial == (name == "SGD" and dtype.itemsize < 4)
 
 
-def test_hooks_and_views_are_refused_in_one_line():
-    """Hooks would see no gradients; what is not contiguous has no elements in a row."""
+SHAPES = {"scalar": (), "one": (1,), "vector": (7,), "five": (1, 2, 1, 2, 3)}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("name", ["AdamW", "Adagrad", "NAdam", "ASGD"])
+def test_a_state_that_was_loaded_changes_nothing(name, shape):
+    """Of a group with one shape alone, of which a state may not show what is by elements."""
+    weight = torch.nn.Parameter(torch.ones(shape))
+    make = getattr(torch.optim, name)
+    plain = make([weight])
+    wanted = prove_element_wise(plain)
+    weight.grad = torch.ones(shape)
+    plain.step()
+    loaded = make([weight])
+    loaded.load_state_dict(plain.state_dict())
+    assert prove_element_wise(loaded) == wanted
+    assert wanted.names == prove_element_wise(make([torch.nn.Parameter(torch.ones(4, 5))])).names
+
+
+WRONG = {
+    "not contiguous": lambda: [torch.nn.Parameter(torch.randn(4, 5).t())],
+    "of a real floating-point type": lambda: [
+        torch.nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False)
+    ],
+    "or not of a real": lambda: [torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))],
+    "a parameter twice": lambda: [torch.nn.Parameter(torch.ones(3))] * 2,
+}
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+@pytest.mark.parametrize("why", WRONG)
+def test_parameters_that_cannot_be_cut_are_refused_in_one_line(why):
+    """Beside one that can."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3)), *WRONG[why]()], lr=0.1)
+    with pytest.raises(UserError, match=why) as error:
+        prove_element_wise(optimizer)
+    assert "\n" not in str(error.value)
+
+
+def test_hooks_are_refused_in_one_line():
+    """They would see no gradients."""
     weight = torch.nn.Parameter(torch.randn(4, 5))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     handle = optimizer.register_step_pre_hook(lambda *_: None)
@@ -194,6 +280,3 @@ def test_hooks_and_views_are_refused_in_one_line():
         prove_element_wise(optimizer)
     handle.remove()
     prove_element_wise(optimizer)
-    turned = torch.optim.SGD([torch.nn.Parameter(torch.randn(4, 5).t())], lr=0.1)
-    with pytest.raises(UserError, match="not contiguous"):
-        prove_element_wise(turned)

@@ -40,7 +40,7 @@ def test_before_anything_is_measured_a_rest_is_left_for_the_passes():
     """Of what model and gradients leave."""
     room = head_room()
     room.measure(lambda: PassMemory(1000 * KIB, 300 * KIB, None, 1, 0))
-    found = room.room(None, 0)
+    found = room.room(0)
     assert found.most_blocks == int(ROOM_RATIO * (1000 - 300 - 100) / 2)
     assert found.beside(1) == found.beside(1000) == found.most_blocks
 
@@ -53,9 +53,9 @@ def test_each_sample_at_a_time_takes_its_part_of_the_room(samples, taken):
     room = head_room()
     room.measure(lambda: PassMemory(2000 * KIB, 300 * KIB, (300.0 * KIB, 10.0 * KIB), 1, 0))
     left = max(0, 2000 - taken / (1 - HEAD_ROOM_RATIO)) / 2
-    assert abs(room.room(None, 0).beside(samples) - left) <= 1
+    assert abs(room.room(0).beside(samples) - left) <= 1
     room.measure(None)  # as last time
-    assert abs(room.room(None, 0).beside(samples) - left) <= 1
+    assert abs(room.room(0).beside(samples) - left) <= 1
 
 
 def test_what_is_held_is_there_whatever_is_measured():
@@ -63,8 +63,8 @@ def test_what_is_held_is_there_whatever_is_measured():
     room = head_room()
     for line in (None, (900.0 * KIB, 10.0 * KIB)):
         room.measure(lambda: PassMemory(1000 * KIB, 950 * KIB, line, 1, 0))  # noqa: B023 - at once
-        assert room.room(None, 0).most_blocks == 0
-        assert room.room(None, 70).most_blocks == 70
+        assert room.room(0).most_blocks == 0
+        assert room.room(70).most_blocks == 70
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_shares_of_the_plan_decide_who_holds_how_much():
     for number in range(3):
         own = head_room()
         own.measure(lambda: passes)
-        held = HeldShards(room=own.room(None, 0), smallest=1, largest=0)
+        held = HeldShards(room=own.room(0), smallest=1, largest=0)
         members.append(ShardMember(0, is_applying=False, held=held, name=f"w:{number}"))
     alike, other = head_room(), head_room()
     assert alike.loads(members, (20, 20, 20), {}, 0) == (66, 67, 67)

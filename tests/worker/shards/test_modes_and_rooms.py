@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from rendezvous import Hub, run_together
+from sharded_script import give_room
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -99,7 +100,7 @@ class Job:
     def admit(self):
         """The one who is late comes, and the others hear of it."""
         for script in self.scripts if self.case.shrinks and self.mode == "auto" else ():
-            script.shards._room_blocks = 0
+            give_room(script.shards, 0)
         self.hub.admit(3)
         for context in self.contexts:
             context.reset_requested = True
@@ -142,7 +143,7 @@ class Script:
         state._pause._limit_seconds = job.waits
         self.shards = state._kept.shards
         if self.shards is not None:
-            self.shards._room_blocks = (*job.case.rooms, job.case.late)[self.rank]
+            give_room(self.shards, (*job.case.rooms, job.case.late)[self.rank])
         if job.snapshot is not None:
             state.replica.resume(copy.deepcopy(job.snapshot))
             state._has_loaded = True
