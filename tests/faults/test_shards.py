@@ -77,7 +77,7 @@ def test_a_killed_worker_comes_back_and_fewer_go_on(tmp_path):
     assert len({result["state"] for result in results}) == 1
 
 
-PLACES = [(4, first, 13) for first in range(1, 14)] + [(3, first, 20) for first in range(1, 21)]
+PLACES = [(4, first, 13) for first in range(14)] + [(3, first, 20) for first in range(21)]
 """(workers, step of the first kill, steps between two)."""
 
 
@@ -147,6 +147,70 @@ def test_several_that_are_asked_to_leave_at_once_hand_over_what_they_have(tmp_pa
     assert job.wait(200) == 0, job.console
     assert_exact(job, epochs=EPOCHS, workers=["west:0"])
     assert "of the optimizer's state move before 3 workers leave" in job.console
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("place", ["loss", "after"])
+def test_two_are_asked_to_leave_in_the_step_in_which_the_third_is_killed(tmp_path, place):
+    """Each of the three may have had a part with one of the others alone."""
+    faults = [kill(node, 12) | {"place": place} for node in NODES[:3]]
+    faults[1]["kind"] = faults[2]["kind"] = "terminate"
+    job = FaultJob(tmp_path, NODES, faults=faults, settings=ENDS, epochs=EPOCHS, **SCRIPT)
+    assert job.wait(200) == 0, job.console
+    assert_exact(job, epochs=EPOCHS, workers=["west:0"])
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("delay_seconds", [0.0, 0.01, 0.03, 0.1, 0.3])
+def test_who_is_asked_to_leave_while_the_others_meet_hands_over_first(tmp_path, delay_seconds):
+    """Another one is killed before, and a third one in the rendezvous, so that it breaks.
+
+    What only these two had comes from the checkpoint; nobody takes anything else along.
+    """
+    faults = [kill(NODES[0], STEPS)]
+    for node, kind, seconds in (("east", "terminate", 0.0), ("south", "kill", 0.02)):
+        late = {"after_fault": 0, "delay_seconds": delay_seconds + seconds}
+        faults.append({"worker": f"{node}:0", "kind": kind, **late})
+    job = FaultJob(
+        tmp_path, NODES, faults=faults, settings=ENDS | KEPT, epochs=4 * EPOCHS, **SCRIPT
+    )
+    assert job.wait(200) == 0, job.console
+    assert_exact(job, epochs=4 * EPOCHS, workers=["west:0"])
+
+
+WRITTEN = {
+    "a part of rank 0": ("north", "part-00000.pt"),
+    "a part of another": ("east", "part-00001.pt"),
+    "a part, while another is written": ("east", "part-00002.pt"),
+    "all but the parts": ("north", "state.pt"),
+    "the manifest": ("north", ".manifest.json.*"),
+    "nothing yet": ("east", ""),
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("node", "file"), WRITTEN.values(), ids=WRITTEN)
+def test_whoever_is_killed_while_a_checkpoint_is_written_the_one_before_counts(
+    tmp_path, node, file
+):
+    """No half of it is left, and the last one is what one process reads."""
+    pattern = f"out/checkpoints/.*step-*{'/' * bool(file)}{file}"
+    fault = {"worker": f"{node}:0", "kind": "kill", "once_there": pattern}
+    job = FaultJob(
+        tmp_path,
+        NODES,
+        faults=[fault],
+        settings=ENDS | {"checkpoint_seconds": 0.3},
+        epochs=4 * EPOCHS,
+        **SCRIPT | {"ballast": 400_000},
+    )
+    assert job.wait(200) == 0, job.console
+    left = [f"{each}:0" for each in sorted(NODES) if each != node]
+    assert_exact(job, epochs=4 * EPOCHS, workers=left)
+    newest = max((tmp_path / "out" / "checkpoints").glob("step-*"))
+    assert len(list(newest.glob("part-*.pt"))) == 3
+    state = read_checkpoint(str(newest))
+    assert state["position"]["applied_steps"] == 4 * STEPS
 
 
 @pytest.mark.matrix

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -52,8 +52,10 @@ class Script:
             take longer in any case. Empty: none.
         ballast: Further parameters that are reduced in each step.
         move_blocks: Of an optimizer's state in parts, what moves at once; 0: as much as usual.
-        faults: Each with `worker`, `step`, `kind` and what the kind needs; each fires once. With
-            `linger_seconds` the worker then has so long to do when it leaves.
+        faults: Each with `worker`, `kind` and what the kind needs; each fires once: at `step`, so
+            many `delay_seconds` after the fault of the number `after_fault`, or after there is
+            something of the pattern `once_there` in the folder. With `linger_seconds` the worker
+            then has so long to do when it leaves.
         options: Further arguments of the trainer.
     """
 
@@ -86,7 +88,7 @@ class Faults:
             if fault["worker"] == worker and not self._mark(index).exists()
         ]
         for index, fault in self._mine:
-            if "after_fault" in fault:
+            if "after_fault" in fault or "once_there" in fault:
                 threading.Thread(target=self._follow, args=(index, fault), daemon=True).start()
 
     def fire(self, place: str, step: int, model: Model) -> float:
@@ -114,10 +116,16 @@ class Faults:
         return self._folder / f"fired-{index}"
 
     def _follow(self, index: int, fault: dict[str, Any]) -> None:
-        while not self._mark(fault["after_fault"]).exists():
+        wanted = fault.get("once_there") or self._mark(fault["after_fault"]).name
+        while not self._is_there(wanted):
             time.sleep(0.002)
         time.sleep(fault.get("delay_seconds", 0.0))
         self._happen(index, fault, None)
+
+    def _is_there(self, pattern: str) -> bool:
+        with suppress(OSError):  # what is looked into is removed
+            return any(self._folder.glob(pattern))
+        return False
 
     def _happen(self, index: int, fault: dict[str, Any], model: Model | None) -> float:
         # A worker that was stopped must not leave a half-written mark: rename makes it whole.
