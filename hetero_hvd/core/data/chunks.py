@@ -10,14 +10,15 @@ Ryabinin & Gusev, Towards Crowdsourced Training of Large Neural Networks, NeurIP
 
 With rounds under way, what a worker has taken in them is not known yet. So each round has a limit
 for each worker, and the first chunks of a queue, as many as these limits add up to, are never taken
-from it.
+from it. That holds where a worker is lost, too: what the others have computed stays theirs.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from hetero_hvd.core.data import shards
 
@@ -82,6 +83,13 @@ class ChunkQueues:
         return ChunksDone(frontier=self._frontier, returned=rest)
 
     @property
+    def digest(self) -> str:
+        """Of all that these queues are and will become; equal where they are the same."""
+        rest = self._num_chunks, self._per_round, self._prefetch, self._frontier
+        lists = self._returned, *self.queues, self._counts, self._limits
+        return sha256(repr((rest, *map(list, lists))).encode()).hexdigest()
+
+    @property
     def is_done(self) -> bool:
         """Whether no chunk is left; rounds under way are empty then."""
         return self._num_left == 0 and not any(self.queues)
@@ -124,6 +132,23 @@ class ChunkQueues:
         if any(counts):
             self._counts.append(tuple(counts))
         self._open()
+
+    def lose(self, ranks: Collection[int]) -> None:
+        """Go on without some workers: what was theirs is handed out again.
+
+        All others keep their queues and limits, so that a count in a round under way still means
+        the same chunks, and each chunk is in one part. They are ranked anew in their order.
+
+        Args:
+            ranks: Those who are gone.
+        """
+        left = [rank for rank in range(len(self.queues)) if rank not in ranks]
+        gone = [chunk for rank in ranks for chunk in self.queues[rank]]
+        self._returned = deque(sorted([*self._returned, *gone]))
+        self.queues = [self.queues[rank] for rank in left]
+        self._limits = deque([limits[rank] for rank in left] for limits in self._limits)
+        counts = (tuple(counts[rank] for rank in left) for counts in self._counts)
+        self._counts = deque(filter(any, counts), maxlen=REMEMBERED_ROUNDS)
 
     @property
     def _num_left(self) -> int:

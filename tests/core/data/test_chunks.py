@@ -35,6 +35,14 @@ class Team:
         if len(self.flights) > self.num_ahead:
             self.land()
 
+    def lose(self, rank):
+        """A worker is gone with all that it has taken; the others keep theirs."""
+        self.queues.lose([rank])
+        for counts, taken in self.flights:
+            start = sum(counts[:rank])
+            del taken[start : start + counts[rank]]
+            del counts[rank]
+
     def land(self):
         """The oldest round is reduced."""
         counts, taken = self.flights.popleft()
@@ -70,6 +78,56 @@ def test_each_chunk_is_done_exactly_once(num_chunks, num_workers, num_ahead, pre
         num_workers = chance.randrange(1, 6)
     assert sorted(done) == list(range(num_chunks))
     assert progress == ChunksDone(frontier=num_chunks)
+
+
+@given(
+    st.integers(30, 90),
+    st.integers(2, 5),
+    st.integers(0, 3),
+    st.integers(0, 4),
+    st.integers(0, 999),
+)
+def test_who_is_lost_takes_nothing_with_it(num_chunks, num_workers, num_ahead, prefetch, seed):
+    """Whoever is lost, at whatever moment, one after the other: each chunk is in one part."""
+    chance = random.Random(seed)  # noqa: S311 - a schedule that can be repeated
+    queues = ChunkQueues(
+        num_chunks=num_chunks,
+        num_workers=num_workers,
+        chunks_per_round=8,
+        num_ahead=num_ahead,
+        prefetch=prefetch,
+    )
+    team = Team(queues, num_workers, num_ahead)
+    num_rounds, lost, first = 0, [], chance.randrange(2)  # chunks are left after that
+    while not queues.is_done:
+        if num_workers > 1 and (chance.random() < 0.3 or num_rounds == first):
+            rank = chance.randrange(num_workers)
+            lost += queues.queues[rank]
+            num_workers -= 1
+            team.lose(rank)
+        team.round([chance.randrange(1, 6) for _ in range(num_workers)])
+        num_rounds += 1
+        assert num_rounds <= 10 * (num_chunks + num_ahead + 1)
+    assert sorted(team.done) == list(range(num_chunks))
+    assert queues.progress == ChunksDone(frontier=num_chunks)
+    assert lost
+
+
+def test_queues_are_told_apart():
+    """The digest is that of the state: the same after the same rounds, another one after others."""
+
+    def queues(*counts, lost=()):
+        found = ChunkQueues(num_chunks=90, num_workers=3, chunks_per_round=8, num_ahead=1)
+        for each in counts:
+            found.landed(each)
+        found.lose(lost)
+        return found
+
+    rounds = [(), ((1, 2, 3),), ((3, 2, 1),), ((1, 2, 3), (3, 2, 1))]
+    ways = [(counts, lost) for counts in rounds for lost in ((), (0,), (2,))]
+    digests = [queues(*counts, lost=lost).digest for counts, lost in ways]
+    assert len(set(digests)) == len(ways)
+    assert digests == [queues(*counts, lost=lost).digest for counts, lost in ways]
 
 
 def test_the_end_of_an_epoch_is_divided():
