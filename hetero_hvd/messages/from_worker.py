@@ -235,6 +235,7 @@ class Recovered(Message, frozen=True):
         cause: `fault` or `membership`.
         seconds: From the last applied step to being consistent again.
         broadcast: Whether state had to be copied between workers.
+        keeps_steps: Whether what the members had computed of the steps under way is still used.
         parts: Name to duration and processor time of each, in seconds, since it knew of it.
     """
 
@@ -243,6 +244,7 @@ class Recovered(Message, frozen=True):
     cause: str
     seconds: float
     broadcast: bool
+    keeps_steps: bool = False
     parts: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
 
 

@@ -21,6 +21,7 @@ from tests.kit.checkout import variables
 
 SCRIPT = Path(__file__).with_name("fault_script.py")
 END_SECONDS = 15.0
+DEFAULT_BATCH_SIZE = 64
 
 GREEK = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 NODE_NAMES = (*GREEK, *(f"node{number}" for number in range(len(GREEK), 64)))
@@ -139,7 +140,7 @@ class FaultJob:
         return pids_in(self.folder)
 
     def trace(self, but: Sequence[str] = ()) -> list[list[float]]:
-        """Time (monotonic seconds), steps applied, samples and workers, of all workers by time."""
+        """The lines of all workers; see `trace_in`."""
         return trace_in(self.folder, but)
 
     def fired(self) -> list[float | None]:
@@ -165,7 +166,9 @@ class FaultJob:
         return min(after) - at_seconds
 
     def lost_steps(self, index: int = 0, num_after: int = 24) -> float:
-        """Steps that the others would have taken more without a pause, at their pace after it.
+        """What a pause costs the others: batches that they would have trained more at their pace.
+
+        It is counted in samples, as rounds may have any number of them.
 
         Args:
             index: Of the fault.
@@ -175,16 +178,20 @@ class FaultJob:
             ValueError: The fault did not happen, or too few steps followed.
         """
         at_seconds = self.fired()[index]
-        first: dict[int, float] = {}
-        for at, step, *_ in self.trace([self.faults[index]["worker"]]):
-            first.setdefault(int(step), at)
-        before = [step for step, at in first.items() if at_seconds and at <= at_seconds]
-        if not before or max(before) + num_after not in first:
+        first: dict[int, tuple[float, float]] = {}
+        for at, step, _, _, samples in self.trace([self.faults[index]["worker"]]):
+            first.setdefault(int(step), (at, samples))
+        last = max(
+            (s for s, (at, _) in first.items() if at_seconds and at <= at_seconds), default=0
+        )
+        half = min((step for step in first if step >= last + num_after // 2), default=0)
+        end = min((step for step in first if step >= last + num_after), default=0)
+        if not last or not end:
             raise ValueError(f"no {num_after} steps after fault {index}:\n{self.console}")
-        last, half = max(before), num_after // 2
-        taken = [first[last], first[last + half], first[last + num_after]]
-        pace_seconds = (taken[2] - taken[1]) / (num_after - half)
-        return (taken[1] - taken[0]) / pace_seconds - half
+        (began_at, began), (over_at, over), (ended_at, ended) = first[last], first[half], first[end]
+        pace = (ended - over) / (ended_at - over_at)
+        lost_samples = pace * (over_at - began_at) - (over - began)
+        return lost_samples / float(self.script.get("batch_size", DEFAULT_BATCH_SIZE))
 
     def longest_gap_seconds(self) -> float:
         """The longest time between two applied steps."""
@@ -209,7 +216,7 @@ def pids_in(folder: Path) -> dict[str, int]:
 
 
 def trace_in(folder: Path, but: Sequence[str] = ()) -> list[list[float]]:
-    """Time (monotonic seconds), steps applied, samples and workers, by time.
+    """Of each part: time (monotonic seconds), steps applied, its samples, workers, samples applied.
 
     Args:
         folder: Of a job of `fault_script.py`, however it was started.
@@ -230,8 +237,10 @@ def gap_seconds(folder: Path, *, before: int, after: int) -> float:
         ValueError: There are no such steps.
     """
     lines = trace_in(folder)
-    first = min((at for at, _, _, num_workers in lines if num_workers == after), default=-math.inf)
-    earlier = [at for at, _, _, num_workers in lines if num_workers == before and at < first]
+    first = min(
+        (at for at, _, _, num_workers, *_ in lines if num_workers == after), default=-math.inf
+    )
+    earlier = [at for at, _, _, num_workers, *_ in lines if num_workers == before and at < first]
     if not earlier:
         raise ValueError(f"{folder}: no step of {after} workers after one of {before}")
     return first - max(earlier)

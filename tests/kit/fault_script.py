@@ -248,6 +248,15 @@ def _make(
     return model, optimizer, DataLoader(data, script.batch_size, shuffle=True), applied
 
 
+def _samples_applied(trainer: hetero_hvd.Trainer, num_samples: int) -> int:
+    """Since the start of training, in steps or in rounds of any size."""
+    position = trainer._state.position  # noqa: SLF001 - scripts have no use for it
+    in_epoch = position.used_samples
+    if chunks := position.chunks:
+        in_epoch = min(num_samples, chunks["size"] * (chunks["frontier"] - len(chunks["returned"])))
+    return position.epoch * num_samples + in_epoch
+
+
 def main() -> None:
     """Train, and write down what happened."""
     script = Script(**json.loads(sys.argv[1]) | {"folder": Path(json.loads(sys.argv[1])["folder"])})
@@ -280,6 +289,7 @@ def main() -> None:
                 trainer.step(loss, index)
                 applied[0] = trainer.applied_steps
                 line = [time.monotonic(), trainer.applied_steps, len(index), trainer.num_workers]
+                line.append(_samples_applied(trainer, script.num_samples))
                 trace.write(json.dumps(line) + "\n")
                 faults.fire("after", trainer.applied_steps, model)
     state = b"".join(p.detach().numpy().tobytes() for p in model.parameters())

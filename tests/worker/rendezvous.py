@@ -40,7 +40,8 @@ class Hub:
         size: Workers.
         faults: (worker, operation, which time, when): what goes wrong. `before` or `after`: its
             wait fails before or after the operation is complete. `unsent` or `sent`: it dies, and
-            does not or does contribute to the operation. `init` is its way into a rendezvous.
+            does not or does contribute to the operation; `awaited`: not, once all others wait.
+            `init` is its way into a rendezvous.
         late: Workers that are not there before `admit`.
     """
 
@@ -53,6 +54,7 @@ class Hub:
         self.splits = defaultdict(dict)
         self.broken = set()
         self.left = set(late)
+        self.waiting = set()
         self.memberships = []
         self.entering = set()
         self.changed = threading.Condition()
@@ -186,7 +188,10 @@ class ThreadHorovod:
         with self.hub.changed:
             if self.hub.is_due(place, "before"):
                 self._break(tensor)
+            self.hub.waiting.add(self.name)
+            self.hub.changed.notify_all()
             is_over = self.hub.changed.wait_for(lambda: self._is_over(posts), PATIENCE_SECONDS)
+            self.hub.waiting.discard(self.name)
             assert is_over, "a worker waits for ever"
             if self.hub.is_due(place, "sent"):
                 raise Killed
@@ -203,6 +208,12 @@ class ThreadHorovod:
             if self.has_noticed:
                 raise self.HorovodInternalError("Horovod has been shut down")
             if self.hub.is_due(place, "unsent"):
+                raise Killed
+            if self.hub.is_due(place, "awaited"):
+                others = {*self.members} - {self.name}
+                assert self.hub.changed.wait_for(
+                    lambda: self.hub.waiting >= others, PATIENCE_SECONDS
+                )
                 raise Killed
             self.hub.posts[key][self.name] = tensor.clone()
             self.hub.changed.notify_all()

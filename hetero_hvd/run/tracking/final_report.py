@@ -132,7 +132,12 @@ def _worker(summary: Summary, worker: WorkerId, record: WorkerRecord) -> dict[st
         "shares": record.shares,
         "mean_busy_seconds": _balanced(summary).mean_busy_seconds(worker),
         "recoveries": [
-            {"cause": r.cause, "seconds": r.seconds, "broadcast": r.broadcast}
+            {
+                "cause": r.cause,
+                "seconds": r.seconds,
+                "broadcast": r.broadcast,
+                "keeps_steps": r.keeps_steps,
+            }
             for r in record.recoveries
         ],
         "applied_steps": record.finished.applied_steps if record.finished else None,

@@ -99,6 +99,7 @@ class Progress:
         """A worker is back in training."""
         why = "interrupted" if event.cause == "fault" else "new membership"
         how = "state copied" if event.broadcast else "nothing copied"
+        how += ", nothing computed anew" if event.keeps_steps else ""
         self._say(f"{event.worker} trains again after {event.seconds:.2f} s ({why}, {how})", "good")
 
     def out_of_memory(self, event: OutOfMemory) -> None:

@@ -151,14 +151,22 @@ class Registered:
             [name for module in self._modules for name in module.get(NOT_KEPT, ())],
         )
 
-    def digest(self, part: Slice) -> Digest:
+    @property
+    def code(self) -> int:
+        """Of names, shapes and types of parameters and persistent buffers, and what is trained."""
+        return self._code
+
+    def digest(self, part: Slice, code: int) -> Digest:
         """Two numbers that tell steps apart that must not be reduced together.
 
-        By their place in the training, by the order of the epoch's samples, by names, shapes and
-        types of the model's parameters and persistent buffers, and by what is trained.
+        By their place in the training, by the order of the epoch's samples, and by the model.
+
+        Args:
+            part: This worker's.
+            code: Of the model when it was computed.
         """
         place = f"{part.epoch}.{part.step_in_epoch}.{part.order_code}{self._name}"
-        code, limit = zlib.crc32(place.encode(), self._code), 1 << DIGEST_BITS
+        code, limit = zlib.crc32(place.encode(), code), 1 << DIGEST_BITS
         return float(code % limit), float(code // limit % limit)
 
     def forget(self) -> None:

@@ -85,11 +85,10 @@ class ElasticState:
         work: Workload,
         launch: WorkerLaunch,
     ) -> None:
-        clock = passes.clock
+        clock = self._clock = passes.clock
         clock.ranges = wanted_ranges(launch.job, passes.device)
-        sizing = passes.sizing
+        sizing = self._sizing = passes.sizing
         self._pipeline = pipeline
-        self._sizing = sizing
         self._mode = mode
         self.work = work
         self.position = Position(order=loader.order)
@@ -111,7 +110,6 @@ class ElasticState:
         again = partial(self._report, is_applying=True), self._restart
         self.application = StepApplication(self.position, self.last_state, *again, mode.shards)
         self._check_steps = launch.check_steps
-        self._clock = clock
         self._watchdog = Watchdog(clock, lambda: sizing.shape, launch.job.hang_timeout_seconds)
         self._loader = loader
         self._numerics = ""
@@ -212,7 +210,7 @@ class ElasticState:
         logger.info("entering a new rendezvous: %s", reason)
         self._clock.current = ("rendezvous", time.perf_counter())
         self.context.collective.laps.begin()
-        self._pipeline.discard(self.context.collective)
+        self._pipeline.suspend(self.context.collective)
         self.leave_if_due()
         self._agreement.begin()
         if not self.application.fault:  # else the others wait in the next rendezvous already
@@ -225,6 +223,7 @@ class ElasticState:
                 cause=cause,
                 seconds=time.perf_counter() - self.times.ended_at,
                 broadcast=self.membership.consistency.broadcast,
+                keeps_steps=bool(self.membership.consistency.kept_ranks),
                 parts=self.context.collective.laps.parts,
             )
         )
@@ -241,8 +240,7 @@ class ElasticState:
         if is_timed:
             step = self.position.applied_steps + self._pipeline.num_in_flight
             own = time.perf_counter() - self.times.ended_at - self._clock.waited_seconds
-            evaluation = self._clock.evaluation_seconds
-            self.times.look(share, own, evaluation, planned=self._planned(step))
+            self.times.look(share, own, self._clock.evaluation_seconds, planned=self._planned(step))
         if self.times.has_changed or not self.is_leader:
             return self.times.has_changed
         return self.membership.exchange.is_news(self.context.planner.newest())
@@ -406,6 +404,7 @@ class ElasticState:
                         break
                     self._restart()
                 except (Undecided, PartsLost) as why:
+                    self._pipeline.go_on(())
                     has_state = self._agreement.fall_back(collective, why)
             except InvariantError:
                 self.last_state.is_trusted = False
@@ -414,6 +413,7 @@ class ElasticState:
                 logger.info("the rendezvous broke: %s", fault)
                 self._restart()
         self.application.over()
+        self._pipeline.go_on(self.membership.consistency.kept_ranks)
         self._agreement.reached(self.membership.consistency.checksum)
         context.reset_done(self.membership.workers)
         self.times.forget()
@@ -447,4 +447,5 @@ class ElasticState:
             steps_on_batch=self.position.steps_on_batch,
             is_applying=is_applying,
             num_heard=self.application.num_heard,
+            kept=self._pipeline.kept,
         )

@@ -21,6 +21,7 @@ from hetero_hvd.worker.recovery.reports import FRESH, Report, members_of, next_r
 from hetero_hvd.worker.recovery.transfer import copy_state
 from hetero_hvd.worker.session.plan_source import Planner
 from hetero_hvd.worker.shards.sharded_optimizer import ShardedOptimizer
+from hetero_hvd.worker.step.training_step import kept_ranks
 from hetero_hvd.worker.timing.timing_exchange import TimingExchange
 
 logger = logging.getLogger(__name__)
@@ -38,12 +39,15 @@ class Consistency:
         checksum: Of all replicas now, but for rounding.
         num_fresh: Members that came without state.
         num_new: Members whose scripts have not begun their loops yet.
+        kept_ranks: Which ranks the members have had before, if all submit their parts of the steps
+            that broke; empty: these steps are computed anew.
     """
 
     broadcast: bool
     checksum: str
     num_fresh: int
     num_new: int
+    kept_ranks: tuple[int, ...] = ()
 
 
 class WorkerMembership:
@@ -225,6 +229,7 @@ def meet(
         checksum=best.checksum,
         num_fresh=sum(r.applied_steps == FRESH for r in reports),
         num_new=sum(r.is_new for r in reports),
+        kept_ranks=() if is_copied else kept_ranks([report.kept for report in reports]),
     )
     return WorkerMembership(collective, reports, consistency, plan)
 

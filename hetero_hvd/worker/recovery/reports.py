@@ -15,6 +15,7 @@ from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Order
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.shards.members import HeldShards, ShardMember
+from hetero_hvd.worker.step.training_step import KeptParts
 
 FRESH = -1
 """Applied steps of a worker that has no state worth keeping."""
@@ -49,6 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         is_applying: Whether it is in the midst of the application of a step, the last applied one.
         num_heard: See `StepApplication`.
         shards: What it holds of the optimizer's state; None: all of it, as all others.
+        kept: Where its parts of steps belong that broke; None: it has none that are of use.
     """
 
     worker: WorkerId
@@ -75,6 +77,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     is_applying: bool = False
     num_heard: int = 0
     shards: HeldShards | None = None
+    kept: KeptParts | None = None
 
 
 def exchange_reports(collective: Collective, report: Report) -> list[Report]:

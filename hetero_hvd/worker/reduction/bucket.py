@@ -56,6 +56,14 @@ class BucketSum:
         self.handle: Handle = None
         self.total: torch.Tensor | None = None
 
+    def again(self) -> BucketSum:
+        """The same to be summed once more, in another rendezvous; `own` must have been kept.
+
+        What rounding has lost is not made up for again.
+        """
+        assert self.own is not None  # noqa: S101 - who asks has let it be kept
+        return BucketSum(self.bucket, self.bucket.wire_of(self.own), self.own, None)
+
     def arrived(self) -> None:
         """Its sum is there: add up its elements, which takes a pass, while others are under way."""
         if self.total is None:
@@ -202,13 +210,16 @@ class Bucket:
         )
         self.sum = BucketSum(self, wire, own, rounding, widens=widens)
 
+    def wire_of(self, values: torch.Tensor) -> torch.Tensor:
+        """What travels of these values, in memory of its own."""
+        dtype = torch.float32 if self.widens else values.dtype
+        return values.to(dtype if self._compression == "none" else torch.float16, copy=True)
+
     def _on_the_wire(self, *, copies: bool, factor: float) -> tuple[torch.Tensor, Rounding | None]:
-        if self._compression == "none":
-            if self.widens:
-                return self.flat.float(), None
-            return self.flat.clone() if copies else self.flat, None
-        if self._compression == "fp16":
-            return self.flat.half(), None
+        if self._compression == "none" and not copies and not self.widens:
+            return self.flat, None
+        if self._compression != "fp16-feedback":
+            return self.wire_of(self.flat), None
         before, self._owed = self._owed, None
         if before is not None:
             self.flat.add_(before / factor)
@@ -281,6 +292,23 @@ class Gradients:
         """They were applied with this factor, from the sum to the gradient; None: they were not."""
         for each in self._sums:
             each.settle(factor)
+
+
+def submitted_again(sums: Sequence[BucketSum], collective: Collective, tag_index: int) -> Gradients:
+    """The gradients of a step whose reduction broke, submitted once more as they were.
+
+    Args:
+        sums: Of each bucket, with what this worker adds.
+        collective: Another rendezvous.
+        tag_index: See `Reducer.prepare`.
+
+    Raises:
+        Interrupted: It broke, too.
+    """
+    fresh = [each.again() for each in sums]
+    for each in fresh:
+        each.start(collective, tag_index)
+    return Gradients(fresh, None, lambda each: each.start(collective, tag_index))
 
 
 def _are_finite(totals: Sequence[torch.Tensor]) -> bool:

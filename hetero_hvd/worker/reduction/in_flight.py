@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
 from hetero_hvd.worker.comm.horovod import Collective, Handle, Interrupted
 from hetero_hvd.worker.data.share_loader import Slice
-from hetero_hvd.worker.reduction.bucket import Gradients
+from hetero_hvd.worker.reduction.bucket import BucketSum, Gradients
 from hetero_hvd.worker.reduction.buffer_average import BufferSum
 
 ExchangeTrigger = Callable[[int, bool], bool]
@@ -35,32 +37,53 @@ def in_one_row(numbers: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(array("d" if dtype is torch.float64 else "f", numbers), dtype=dtype)
 
 
+class OwnPart(NamedTuple):
+    """What one worker adds to a step, in whichever rendezvous it is submitted.
+
+    Attributes:
+        part: This worker's part of the step.
+        weight: Sum of its weights.
+        weighted_loss: Sum of its losses times their weights.
+        counted: What its loss functions have counted.
+        loss_scale: Factor of the gradients, of a `GradScaler`; 1 without.
+        model_code: See `Registered.code`.
+        gradients: Of each bucket; they hold it where sums travel in copies.
+    """
+
+    part: Slice
+    weight: float
+    weighted_loss: float
+    counted: float
+    loss_scale: float
+    model_code: int
+    gradients: list[BucketSum]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the loss is."""
+        return math.isfinite(self.weighted_loss)
+
+
 @dataclass(kw_only=True)
 class InFlightStep:
     """One step under way.
 
     Attributes:
-        part: This worker's part of the step.
+        own: What this worker adds to it.
         gradients: Of the parameters.
         buffers: Of the model; None: it has none that are averaged.
         totals: Sum of weights, sum of weighted losses, how many workers are in a hurry; what else
             is counted; two sums of the digests of the workers' models.
         totals_handle: Of their reduction.
-        own_weight: Sum of this worker's weights.
-        own_loss_is_finite: This worker's.
-        loss_scale: Factor of the gradients, of a `GradScaler`; 1 without.
         check: Called with the rendezvous and the sums of the digests, before anything else is
             waited for: with different models the workers do not reduce the same.
     """
 
-    part: Slice
+    own: OwnPart
     gradients: Gradients
     buffers: BufferSum | None
     totals: torch.Tensor
     totals_handle: Handle
-    own_weight: float
-    own_loss_is_finite: bool
-    loss_scale: float
     check: Callable[[Collective, Sequence[float]], None]
     _waiting: Iterator[tuple[Handle, Arrived]] = field(init=False)
     _next: tuple[Handle, Arrived] | None = field(init=False)

@@ -87,6 +87,11 @@ class Reducer:
         return [parameter for bucket in self._buckets for parameter in bucket.parameters]
 
     @property
+    def sealed(self) -> list[BucketSum]:
+        """What the step adds, after `seal`; of each bucket."""
+        return [bucket.sum for bucket in self._buckets if bucket.sum is not None]
+
+    @property
     def wire_dtype(self) -> torch.dtype:
         """Type of the first bucket's elements under way.
 
@@ -185,14 +190,13 @@ class Reducer:
         self._sealed = []
         if self._fault is not None:
             raise self._fault
-        sums = [bucket.sum for bucket in self._buckets if bucket.sum is not None]
         collective, tag_index = self._collective, self._tag_index
 
         def start(each: BucketSum) -> None:
             if collective is not None:
                 each.start(collective, tag_index)
 
-        return Gradients(sums, self._own_are_finite if self.inspects else None, start)
+        return Gradients(self.sealed, self._own_are_finite if self.inspects else None, start)
 
     def _widens(self, parameter: Parameter) -> bool:
         return self._compression == "none" and parameter.dtype in HALVES

@@ -370,7 +370,7 @@ class GrainStep:
         return torch.tensor(rows, dtype=torch.float64)
 
     def _digest(self) -> Digest:
-        return self._registered.digest(self.passes.part)
+        return self._registered.digest(self.passes.part, self._registered.code)
 
     def _read(self, collective: Collective, rows: list[list[float]]) -> Told:
         """What was gathered.

@@ -65,10 +65,11 @@ class Lookahead:
         self._keep()
         with self._without_hooks():
             for flight in flights:
-                scale = flight.own_weight * flight.loss_scale
-                factor = flight.part.global_samples / scale if scale else 0.0
+                own = flight.own
+                scale = own.weight * own.loss_scale
+                factor = own.part.global_samples / scale if scale else 0.0
                 self._update.clear()
-                if factor and flight.own_loss_is_finite and flight.gradients.predict(factor):
+                if factor and own.is_finite and flight.gradients.predict(factor):
                     self._update.trial_update(parameters)
 
     @torch.no_grad()

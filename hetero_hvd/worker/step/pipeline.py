@@ -13,7 +13,13 @@ from collections.abc import Callable, Sequence
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger
 from hetero_hvd.worker.step.training_mode import TrainingMode
-from hetero_hvd.worker.step.training_step import AppliedStep, StepResult, TrainingStep
+from hetero_hvd.worker.step.training_step import (
+    AppliedStep,
+    KeepingStep,
+    KeptParts,
+    StepResult,
+    TrainingStep,
+)
 
 
 class Pipeline:
@@ -36,6 +42,7 @@ class Pipeline:
         applied: Callable[[float], None],
     ) -> None:
         self._step = step
+        self._keeping = step if isinstance(step, KeepingStep) else None
         self._staleness = mode.staleness
         self._may_lag = mode.staleness.bound > 0 and not mode.shares_vary
         self._applied = applied
@@ -102,14 +109,35 @@ class Pipeline:
 
         Dropped steps are computed anew, as the position of the data follows the applied steps.
         """
-        self._step.restore()
+        self.suspend(collective)
+        self.go_on(())
+
+    def suspend(self, collective: Collective) -> None:
+        """The same, but what this worker has computed may be kept until `go_on`."""
+        if self._keeping is None:
+            self._step.restore()
+        else:
+            self._keeping.close()
         flights = self._step.in_flight
         try:
             while self.bound and flights and flights[0].is_done(collective):
                 self._apply_oldest(collective)
         except Interrupted:
             pass  # this one and those behind it are lost
-        self._step.abort()
+        if self._keeping is None:
+            self._step.abort()
+        else:
+            self._keeping.set_aside()
+
+    @property
+    def kept(self) -> KeptParts | None:
+        """What was kept, in words for the other workers; None: nothing."""
+        return None if self._keeping is None else self._keeping.kept
+
+    def go_on(self, ranks: Sequence[int]) -> None:
+        """All have met again; see `KeepingStep.go_on`."""
+        if self._keeping is not None:
+            self._keeping.go_on(ranks)
 
     def _apply_oldest(self, collective: Collective) -> AppliedStep | None:
         """What was applied; None: its sums could not be used, and all under way is dropped."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,8 +18,9 @@ from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.micro_batch.split import LossParts
 from hetero_hvd.worker.model.check import ModelCheck
 from hetero_hvd.worker.model.registered import Registered
-from hetero_hvd.worker.reduction.buffer_average import BufferAverage
-from hetero_hvd.worker.reduction.in_flight import InFlightStep, in_one_row
+from hetero_hvd.worker.reduction.bucket import Gradients, submitted_again
+from hetero_hvd.worker.reduction.buffer_average import BufferAverage, BufferSum
+from hetero_hvd.worker.reduction.in_flight import InFlightStep, OwnPart, in_one_row
 from hetero_hvd.worker.reduction.reducer import Reducer
 from hetero_hvd.worker.step.lookahead import Lookahead
 from hetero_hvd.worker.step.non_finite import NonFiniteGuard
@@ -187,35 +188,94 @@ class StepReduction:
             Interrupted: The rendezvous broke.
         """
         collective.start_staged()  # before the loss is read, which waits for the device
-        loss = float(self._weighted_loss)
-        digest = self._registered.digest(part)
-        facts = [self._weight, loss, is_urgent, self._counted, *counts, *digest]
-        totals = in_one_row(facts, self._reducer.wire_dtype)
-        self._reducer.seal()
+        own = self._sealed(part)
         buffers = self._buffers.seal(collective, part.num_samples, self._tag_index)
+        numbers = is_urgent, own.counted, *counts
+        self._start(collective, own, numbers, self._reducer.take, buffers)
+        self._lookahead.restore()
+
+    def close(self, part: Slice) -> OwnPart:
+        """The step begun gets no further passes, and is to be submitted later.
+
+        Args:
+            part: What this worker has computed of it.
+        """
+        own = self._sealed(part)
+        self.leave()
+        return own
+
+    def submit_again(
+        self, collective: Collective, own: OwnPart, *, counts: Sequence[float]
+    ) -> None:
+        """Submit what was computed before another rendezvous; `begin` was called for it there.
+
+        Args:
+            collective: That rendezvous.
+            own: What `close` gave, or what a step under way had; see `keeps_parts`.
+            counts: See `submit`.
+
+        Raises:
+            Interrupted: It broke, too.
+        """
+        numbers = False, own.counted, *counts
+        take = partial(submitted_again, own.gradients, collective, self._tag_index)
+        self._start(collective, own, numbers, take, None)
+
+    @property
+    def keeps_parts(self) -> bool:
+        """Whether what this worker adds to a step can be submitted twice.
+
+        With error feedback rounding would be made up for twice; changes of buffers are not kept.
+        """
+        has_buffers = any(place.is_persistent for place in self._registered.places)
+        has_feedback = self._options.compression == "fp16-feedback"
+        return self._staleness.bound > 0 and not has_feedback and not has_buffers
+
+    def _sealed(self, part: Slice) -> OwnPart:
+        """What this worker has computed; it is final."""
+        loss = float(self._weighted_loss)
+        self._reducer.seal()
+        return OwnPart(
+            part=part,
+            weight=self._weight,
+            weighted_loss=loss,
+            counted=self._counted,
+            loss_scale=self._loss_scale,
+            model_code=self._registered.code,
+            gradients=self._reducer.sealed,
+        )
+
+    def _start(
+        self,
+        collective: Collective,
+        own: OwnPart,
+        numbers: Sequence[float],
+        take: Callable[[], Gradients],
+        buffers: BufferSum | None,
+    ) -> None:
+        digest = self._registered.digest(own.part, own.model_code)
+        facts = [own.weight, own.weighted_loss, *numbers, *digest]
+        totals = in_one_row(facts, self._reducer.wire_dtype)
         # One cycle of Horovod with those that follow at once.
         totals_handle = collective.sum_async(totals, f"totals.{self._tag_index}")
-        gradients = self._reducer.take()
+        gradients = take()
         if buffers is not None:
             buffers.start(collective)
+        check = partial(
+            self._registered.check_alike,
+            digest=digest,
+            part=own.part,
+            num_workers=collective.size,
+        )
         flight = InFlightStep(
-            part=part,
+            own=own,
             gradients=gradients,
             buffers=buffers,
             totals=totals,
             totals_handle=totals_handle,
-            own_weight=self._weight,
-            own_loss_is_finite=math.isfinite(loss),
-            loss_scale=self._loss_scale,
-            check=partial(
-                self._registered.check_alike,
-                digest=digest,
-                part=part,
-                num_workers=collective.size,
-            ),
+            check=check,
         )
         self.in_flight.append(flight)
-        self._lookahead.restore()
 
     def wait(self, collective: Collective) -> Totals:
         """Wait for the oldest step under way.
@@ -288,19 +348,20 @@ class StepReduction:
         if not weight:
             flight.gradients.settle(None)
             return
-        ratio = flight.part.global_samples / weight
-        flight.gradients.settle(ratio / flight.loss_scale)
+        ratio = flight.own.part.global_samples / weight
+        flight.gradients.settle(ratio / flight.own.loss_scale)
         self._samples_per_weight = max(ratio, GUESS_DECAY * self._samples_per_weight)
 
     def _factor(self, flight: InFlightStep, weight: float) -> float:
         """From the sum to the gradient of the mean, at the loss scale of now."""
-        scale = self._update.loss_scale / flight.loss_scale if self._staleness.bound else 1.0
-        return scale * flight.part.global_samples / weight if weight else 0.0
+        own = flight.own
+        scale = self._update.loss_scale / own.loss_scale if self._staleness.bound else 1.0
+        return scale * own.part.global_samples / weight if weight else 0.0
 
     def _skip(self, collective: Collective, flight: InFlightStep) -> bool:
         """Find out whose numbers are not finite; False: only by taking the step again."""
         are_finite = flight.gradients.own_are_finite
-        is_mine = not flight.own_loss_is_finite or are_finite is False
+        is_mine = not flight.own.is_finite or are_finite is False
         guilty = self._bad_numbers.guilty(collective, is_mine=is_mine)
         self._reducer.inspects = not guilty and are_finite is None
         may_repeat = self._may_repeat and not self._staleness.now
@@ -317,13 +378,17 @@ class StepReduction:
         self._lookahead.restore()
         self._buffers.restore()
 
+    def leave(self) -> None:
+        """The same, and what the script or another worker writes from now on stays."""
+        self._lookahead.restore()
+        self._buffers.drop()
+
     def abort(self) -> None:
         """Drop all steps that were not applied."""
         for flight in self.in_flight:
             flight.gradients.settle(None)
         self.in_flight.clear()
-        self.restore()
-        self._buffers.drop()
+        self.leave()
 
     def release(self) -> None:
         """Training is over: let go of the model."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
 
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.position import Position
@@ -80,6 +82,34 @@ class Course(NamedTuple):
     collective: Collective
     shares_at: SharesAt
     prefetch_steps: int
+
+
+class KeptParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a worker's parts of steps belong that were not reduced when a membership broke.
+
+    Attributes:
+        digest: Of how the samples that are left were divided, and of how far they are; parts of
+            workers that tell the same digest have no sample in common.
+        rank: Of the worker in that division.
+    """
+
+    digest: str
+    rank: int
+
+
+def kept_ranks(kept: Sequence[KeptParts | None]) -> tuple[int, ...]:
+    """Who had which part, if all members of a new membership keep theirs; empty: all drop them.
+
+    They keep them if all tell one division of the samples and are in its order. What is to become
+    of the parts beside a worker that has none, as it has come just now, nobody knows.
+
+    Args:
+        kept: Of each member, in rank order; all have applied the same steps.
+    """
+    found = [each for each in kept if each is not None]
+    ranks = tuple(each.rank for each in found)
+    is_one = len(found) == len(kept) and len({each.digest for each in found}) == 1
+    return ranks if is_one and list(ranks) == sorted(set(ranks)) else ()
 
 
 class Submitted(Protocol):
@@ -177,6 +207,33 @@ class TrainingStep(Protocol):
 
     def release(self) -> None:
         """Training is over: let go of the model."""
+
+
+@runtime_checkable
+class KeepingStep(TrainingStep, Protocol):
+    """Steps whose parts are of use when a worker is lost: they are submitted again without it.
+
+    Order of calls when a rendezvous broke: `close`, then `apply_oldest` for what was reduced
+    before, `set_aside`; when the workers have met again `go_on`.
+    """
+
+    def close(self) -> None:
+        """The step begun gets no further parts; parameters and buffers are as before it."""
+
+    def set_aside(self) -> None:
+        """Keep this worker's parts of the steps that were not reduced, or drop them."""
+
+    @property
+    def kept(self) -> KeptParts | None:
+        """What the others are told of the parts set aside; None: there are none."""
+
+    def go_on(self, ranks: Sequence[int]) -> None:
+        """The workers have met again: submit the parts as the next steps, or drop them.
+
+        Args:
+            ranks: Of all members in the division of `kept`, ascending; empty: not all have kept
+                theirs.
+        """
 
 
 def planned_parts(loader: ShareLoader, course: Course) -> Iterator[Slice]:

@@ -163,7 +163,7 @@ class SynchronousStep:
     def apply_oldest(self, collective: Collective) -> AppliedStep | None:
         """Wait for the oldest step under way, and apply it."""
         totals = self._sums.wait(collective)
-        num_samples = self.in_flight[0].part.global_samples
+        num_samples = self.in_flight[0].own.part.global_samples
         if self._shards is not None:
             self._shards.wishes.hear(totals.counts)
         return self._sums.apply(collective, totals, num_samples=num_samples)

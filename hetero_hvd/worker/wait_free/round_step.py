@@ -15,11 +15,11 @@ from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.micro_batch.split import Loss, parts_of
 from hetero_hvd.worker.model.sync_batch_norm import find_rounds
-from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger, InFlightStep
+from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger, InFlightStep, OwnPart
 from hetero_hvd.worker.step.staleness import Staleness
 from hetero_hvd.worker.step.step_reduction import StepReduction
 from hetero_hvd.worker.step.training_mode import Script
-from hetero_hvd.worker.step.training_step import AppliedStep, Course, Retry
+from hetero_hvd.worker.step.training_step import AppliedStep, Course, KeptParts, Retry
 from hetero_hvd.worker.wait_free.rounds import ChunkRounds
 
 
@@ -54,6 +54,9 @@ class RoundStep:
         self._staleness = staleness
         self._exponent = _lr_exponent(script.options.wait_free_lr, script.optimizer)
         self._is_open = False
+        self._aside: deque[OwnPart] = deque()
+        self._kept: KeptParts | None = None
+        self._is_closing = self._goes_on = False
         self._chunk_end: DeviceEvent | None = None
 
     @property
@@ -68,7 +71,9 @@ class RoundStep:
 
     def parts(self, course: Course) -> Iterator[Slice]:
         """Chunk by chunk; the script may have left its loop before a round was full."""
-        self.restore()
+        if not self._goes_on:
+            self.restore()
+        self._goes_on = False
         return self._rounds.slices(course)
 
     def check_evaluation(self) -> None:
@@ -142,34 +147,108 @@ class RoundStep:
 
     def submit(self, collective: Collective, urgency: ExchangeTrigger) -> int:
         """Submit what this worker has added to the round."""
-        passes, rounds = self.passes, self._rounds
-        num_samples = rounds.num_samples
+        if self._aside:
+            num_samples = self._submit_again(collective)
+        else:
+            num_samples = self._submit_begun(collective, urgency)
+        self._rounds.submitted()
+        self._is_open = False
+        return num_samples
+
+    def _submit_begun(self, collective: Collective, urgency: ExchangeTrigger) -> int:
+        passes, num_samples = self.passes, self._rounds.num_samples
         self._sums.prepare()
         passes.hold(num_samples)
         passes.sizing.done()
         is_urgent = urgency(num_samples, passes.clock.is_immediate)
-        chunks = [0.0] * collective.size
-        chunks[collective.rank] = float(rounds.num_chunks)
-        part = passes.part._replace(num_samples=num_samples)
-        counts = (float(num_samples), *chunks)
+        part, counts = self._part, self._counts(collective, num_samples)
         self._sums.submit(collective, part, is_urgent=is_urgent, counts=counts)
-        rounds.submitted()
-        self._is_open = False
         return num_samples
+
+    def _submit_again(self, collective: Collective) -> int:
+        own = self._aside[0]
+        num_samples = own.part.num_samples
+        own = own._replace(part=self.passes.part._replace(num_samples=num_samples))
+        self._sums.submit_again(collective, own, counts=self._counts(collective, num_samples))
+        self._aside.popleft()
+        return num_samples
+
+    def _counts(self, collective: Collective, num_samples: int) -> tuple[float, ...]:
+        chunks = [0.0] * collective.size
+        chunks[collective.rank] = float(self._rounds.num_to_submit)
+        return (float(num_samples), *chunks)
+
+    @property
+    def _part(self) -> Slice:
+        """What this worker has computed of the round begun."""
+        return self.passes.part._replace(num_samples=self._rounds.num_samples, batch=None)
 
     def apply_oldest(self, collective: Collective) -> AppliedStep | None:
         """Wait for the oldest round under way, and apply it; an empty one changes nothing."""
         totals = self._sums.wait(collective)
+        if self._is_closing:
+            self._begin_all(collective)
         num_samples, *chunks = totals.counts
-        size_ratio = num_samples / self.in_flight[0].part.global_samples
+        size_ratio = num_samples / self.in_flight[0].own.part.global_samples
         lr_factor = size_ratio**self._exponent
         applied = self._sums.apply(collective, totals, num_samples=num_samples, lr_factor=lr_factor)
         self._rounds.reduced([round(count) for count in chunks])
         return applied
 
+    def close(self) -> None:
+        """See `KeepingStep`."""
+        self._is_closing = True
+        if self._is_open and self._rounds.num_chunks:
+            self._aside.append(self._sums.close(self._part))
+            self._rounds.close()
+        self._is_open = False
+        self._sums.leave()
+
+    def _begin_all(self, collective: Collective) -> None:
+        """See to it that no round begins after the update that it did not have to wait for.
+
+        The script may change its model after an update, and all workers compute a round before it.
+        """
+        while len(self.in_flight) + len(self._aside) <= self._staleness.bound:
+            part = self.passes.part._replace(num_samples=0, batch=None)
+            self._sums.begin(collective, part)
+            self._sums.prepare()
+            self._aside.append(self._sums.close(part))
+            self._rounds.close()
+
+    def set_aside(self) -> None:
+        """See `KeepingStep`."""
+        self._is_closing = False
+        if not self._sums.keeps_parts:
+            self.abort()
+            return
+        self._aside.extendleft(flight.own for flight in reversed(self.in_flight))
+        self._rounds.set_aside()
+        self.in_flight.clear()
+        self._kept = self._rounds.kept
+
+    @property
+    def kept(self) -> KeptParts | None:
+        """See `KeepingStep`; None, too, where another state than that of the parts was copied."""
+        return self._kept if self._kept == self._rounds.kept else None
+
+    def go_on(self, ranks: Sequence[int]) -> None:
+        """See `KeepingStep`."""
+        self._kept = None
+        self._goes_on = bool(ranks)
+        if ranks:
+            self._rounds.go_on(ranks)
+        else:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._aside.clear()
+        self._rounds.drop()
+
     def restore(self) -> None:
         """The same, and the round that was begun is dropped."""
         self._is_open = False
+        self._drop()
         self._rounds.restart()
         self._sums.restore()
 

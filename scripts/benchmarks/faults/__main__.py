@@ -117,7 +117,7 @@ def join_large(folder: Path, num_workers: int) -> float:
 
 
 def pause(folder: Path, num_workers: int) -> float:
-    """Steps that kill -9 of one worker costs the others in wait-free rounds, at their own pace."""
+    """Batches that kill -9 of one costs the others in wait-free rounds, at their own pace."""
     fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
     options = {"wait_free": True, "micro_batch_size": 4}
     job = run_job(folder, num_workers, [fault], step_seconds=0.005, options=options)

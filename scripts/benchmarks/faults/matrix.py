@@ -167,7 +167,7 @@ def _seconds_to_next_step(job: FaultJob, broken_at: float) -> float | None:
     known = max((step for at, step, *_ in lines if at < broken_at), default=0)
     after = [
         at
-        for at, step, _, num_workers in lines
+        for at, step, _, num_workers, _ in lines
         if at > broken_at and step > known and num_workers == len(SURVIVORS)
     ]
     return min(after) - broken_at if after else None

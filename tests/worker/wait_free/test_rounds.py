@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict, deque
+from itertools import chain
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hetero_hvd import Trainer
 from hetero_hvd.core.data.shards import permutation
 from hetero_hvd.errors import UserError
+from hetero_hvd.messages import Recovered
 from hetero_hvd.worker.recovery.replica import Replica
 
 EPOCHS, SIZE, BATCH, CHUNK = 2, 150, 32, 4
@@ -23,13 +25,14 @@ EYE = TensorDataset(torch.eye(SIZE, dtype=torch.float64))
 class Counting(nn.Module):
     """One parameter for each sample: it tells what has been applied for that sample."""
 
-    def __init__(self):
+    def __init__(self, *, has_statistics=False):
         super().__init__()
         self.per_sample = nn.Parameter(torch.zeros(SIZE, dtype=torch.float64))
+        self.norm = nn.BatchNorm1d(SIZE, dtype=torch.float64) if has_statistics else nn.Identity()
 
     def forward(self, rows):
         """The samples' own parameters."""
-        return rows @ self.per_sample
+        return rows @ self.per_sample + 0.0 * self.norm(rows).sum()
 
 
 def trainer_of(model, optimizer, bound=1, **options):
@@ -39,15 +42,16 @@ def trainer_of(model, optimizer, bound=1, **options):
     return Trainer(model, optimizer, loader, **late, **options)
 
 
-def counting(slow=0.0, bound=1, failing=(), **options):
+def counting(slow=0.0, bound=1, failing=(), meanwhile=None, *, has_statistics=False, **options):
     """A worker that counts; rank 0 computes slowly, and has no memory at some calls."""
 
     def train(context):
-        model = Counting()
+        model = Counting(has_statistics=has_statistics)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         trainer = trainer_of(model, optimizer, bound, **options)
         trainer._state._context = context
-        sizes, calls = [], Counter()
+        sizes, calls, told, seen = [], Counter(), [], []
+        context.tell = told.append
         apply_oldest = trainer._step.apply_oldest
 
         def watched(collective):
@@ -59,6 +63,8 @@ def counting(slow=0.0, bound=1, failing=(), **options):
 
         def loss(rows):
             calls["all"] += 1
+            if meanwhile is not None:
+                meanwhile()
             if context.settings.worker.slot == 0:
                 time.sleep(slow)
                 if calls["all"] in failing:
@@ -66,11 +72,14 @@ def counting(slow=0.0, bound=1, failing=(), **options):
                     raise torch.OutOfMemoryError("as the test wants it")
             return model(rows).mean()
 
-        for _ in trainer.epochs(EPOCHS):
+        for epoch in trainer.epochs(EPOCHS):
             for (mine,) in trainer.batches():
                 trainer.step(loss, mine)
                 calls["samples"] += len(mine)
+                seen += [(epoch, index) for index in mine.argmax(1).tolist()]
         return {
+            "keeps": [each.keeps_steps for each in told if isinstance(each, Recovered)],
+            "seen": seen,
             "model": model.per_sample.tolist(),
             "checksum": Replica({"model": model, "optimizer": optimizer}).checksum(),
             "applied": trainer.applied_steps,
@@ -118,6 +127,84 @@ def test_a_fault_loses_and_repeats_nothing(fault):
     hub = Hub(3, [fault])
     check(run_together(hub, counting()))
     assert hub.fired == {fault}
+
+
+DEATHS = [
+    *[
+        (2, f"{name}.{tag}", 2, way)
+        for name, tag in (("totals", 0), ("gradients.0", 1))
+        for way in ("unsent", "sent")
+    ],
+    (0, "totals.1", 1, "sent"),
+    (1, "timings", 1, "sent"),
+]
+
+
+@pytest.mark.parametrize("bound", [1, 3])
+@pytest.mark.parametrize("fault", DEATHS, ids=lambda fault: "-".join(map(str, fault)))
+def test_a_death_at_any_moment_loses_and_repeats_nothing(fault, bound):
+    """Wherever the others are: all of them keep what they have computed, or none does."""
+    hub = Hub(3, [fault])
+    results = run_together(hub, counting(bound=bound))
+    assert hub.fired == {fault}
+    assert len(results) == 2
+    check(results)
+    assert results[0]["keeps"] == results[1]["keeps"]
+
+
+SECOND = {
+    "none": None,
+    "while they meet": (2, "reports", 2, "unsent"),
+    "when they have met": (2, "plan", 2, "sent"),
+    "before it submits again": (2, "totals.0", 4, "unsent"),
+    "when it has submitted again": (2, "totals.0", 4, "sent"),
+    "after that": (2, "gradients.0.0", 5, "unsent"),
+}
+"""Another loss after the first one, which comes when all others wait for round 3."""
+
+
+@pytest.mark.parametrize("second", SECOND)
+def test_who_is_left_computes_nothing_twice(second):
+    """One or two in a row are lost: what the others have computed is submitted again."""
+    faults = {(3, "totals.1", 2, "awaited"), SECOND[second]} - {None}
+    hub = Hub(4, faults)
+    results = run_together(hub, counting())
+    assert hub.fired == faults
+    assert len(results) == 4 - len(faults)
+    check(results)
+    for result in results:
+        assert result["keeps"][0]
+        assert result["keeps"] == results[0]["keeps"]
+    if all(results[0]["keeps"]):
+        seen = Counter(chain.from_iterable(result["seen"] for result in results))
+        assert set(seen.values()) == {1}
+
+
+ANEW = {
+    "statistics": {"has_statistics": True},
+    "error feedback": {"compression": "fp16-feedback"},
+}
+
+
+@pytest.mark.parametrize("options", ANEW.values(), ids=ANEW)
+def test_what_cannot_be_submitted_twice_is_computed_anew(options):
+    """All drop what was not reduced, and each sample counts once."""
+    hub = Hub(3, [(2, "totals.1", 2, "awaited")])
+    results = run_together(hub, counting(**options))
+    assert hub.fired == hub.faults
+    check(results)
+    assert [result["keeps"] for result in results] == [[False], [False]]
+
+
+def test_a_worker_that_joins_at_a_loss_takes_part_in_the_next_rounds():
+    """Nobody knows what the rounds under way are to one who has none: they are computed anew."""
+    hub = Hub(4, [(2, "totals.1", 2, "awaited")], late={3})
+    results = run_together(hub, counting(meanwhile=lambda: hub.admit(3)))
+    assert hub.fired == hub.faults
+    assert len(results) == 3
+    check(results)
+    assert results[2]["seen"]
+    assert [result["keeps"] for result in results[:2]] == [[False], [False]]
 
 
 @pytest.mark.parametrize("failing", [{1}, {4}, {2, 9}], ids=str)
