@@ -85,9 +85,10 @@ class ChunkQueues:
     @property
     def digest(self) -> str:
         """Of all that these queues are and will become; equal where they are the same."""
-        rest = self._num_chunks, self._per_round, self._prefetch, self._frontier
-        lists = self._returned, *self.queues, self._counts, self._limits
-        return sha256(repr((rest, *map(list, lists))).encode()).hexdigest()
+        sizes = self._num_chunks, self._per_round, self._prefetch, self._frontier
+        chunks = [list(each) for each in (self._returned, *self.queues)]
+        rounds = list(self._counts), list(self._limits)
+        return sha256(repr((sizes, chunks, rounds)).encode()).hexdigest()
 
     @property
     def is_done(self) -> bool:

@@ -118,13 +118,23 @@ def join_large(folder: Path, num_workers: int) -> float:
 
 def pause(folder: Path, num_workers: int) -> float:
     """Batches that kill -9 of one costs the others in wait-free rounds, at their own pace."""
+    return kill_in_rounds(folder, num_workers).lost_steps()
+
+
+def again(folder: Path, num_workers: int) -> float:
+    """Batches that are computed in vain then; beside others on the machine, too, this is exact."""
+    return kill_in_rounds(folder, num_workers).computed_again()
+
+
+def kill_in_rounds(folder: Path, num_workers: int) -> FaultJob:
+    """Kill -9 of one worker in wait-free rounds; each sample was used once in each epoch."""
     fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
     options = {"wait_free": True, "micro_batch_size": 4}
     job = run_job(folder, num_workers, [fault], step_seconds=0.005, options=options)
     counts = [result["times_used"] for result in job.results()]
     if counts != [[LAST_EPOCH, LAST_EPOCH]] * (num_workers - 1):
         raise RuntimeError(f"samples were lost or repeated: {counts}\n{job.console}")
-    return job.lost_steps()
+    return job
 
 
 def kill_horovod(folder: Path, num_workers: int) -> float:
@@ -145,6 +155,7 @@ CASES: dict[str, Case] = {
     "join": join,
     "join_large": join_large,
     "pause": pause,
+    "again": again,
     "kill_horovod": kill_horovod,
     "kill_torchrun": kill_torchrun,
 }
