@@ -12,7 +12,9 @@ from hetero_hvd.messages.profile import (
     CollectivesTimed,
     CommMeasured,
     DeviceUsed,
+    Evaluated,
     FileSet,
+    Logged,
     PhasesTimed,
     SourcesRead,
     StateDivided,
@@ -119,70 +121,6 @@ class StepsTimed(Message, frozen=True):
     loss: float
     timings: tuple[StepTiming, ...]
     exchange_seconds: float
-
-
-class Evaluated(Message, frozen=True):
-    """An evaluation over a whole set is done. Sent by rank 0, or the first one that took part.
-
-    Attributes:
-        epoch: Epoch after which it ran.
-        step: Applied steps at that time.
-        metrics: Name to exact weighted mean over the set.
-        needs_all: Whether workers without a part in the step had none in it: better that all have.
-    """
-
-    epoch: int
-    step: int
-    metrics: dict[str, float]
-    needs_all: bool = False
-
-
-class LoggedValue(msgspec.Struct, frozen=True, kw_only=True):
-    """Values of one name, logged one after the other; NaN is one of them.
-
-    Attributes:
-        step: Applied steps at the last of them.
-        count: Number of values, >= 1.
-        mean: Of all; NaN if one of them is.
-        minimum: The least; NaN if all are.
-        maximum: The largest; NaN if all are.
-        last: The newest.
-    """
-
-    step: int
-    count: int
-    mean: float
-    minimum: float
-    maximum: float
-    last: float
-
-
-class Logged(Message, frozen=True):
-    """What was logged in the last second or more. Sent by whoever it counts of.
-
-    Attributes:
-        step: Applied steps.
-        epoch: Epoch under way.
-        values: Name to what was logged; `loss` and `learning_rate` are logged by the trainer.
-        remaining_steps: Steps until the last epoch is done; -1: not known.
-        is_left: Whether the script has left its loop: the steps that remain will not be taken.
-    """
-
-    step: int
-    epoch: int
-    values: dict[str, LoggedValue]
-    remaining_steps: int = -1
-    is_left: bool = False
-
-    @property
-    def steps_to_take(self) -> int:
-        """Until the training ends; -1: not known."""
-        return 0 if self.is_left else self.remaining_steps
-
-    @property
-    def total_steps(self) -> int | None:
-        """Applied steps when the last epoch is done, if it comes so far; None: not known."""
-        return self.step + self.remaining_steps if self.remaining_steps >= 0 else None
 
 
 class CheckpointWritten(Message, frozen=True):

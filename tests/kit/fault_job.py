@@ -194,10 +194,10 @@ class FaultJob:
         return lost_samples / float(self.script.get("batch_size", DEFAULT_BATCH_SIZE))
 
     def computed_again(self) -> float:
-        """What was computed in vain, by whoever was lost too: batches beyond those of the epochs."""
+        """What was computed in vain, by the lost ones too: batches beyond those of the epochs."""
         script = {"num_samples": 512, "epochs": 5, "batch_size": DEFAULT_BATCH_SIZE, **self.script}
         computed = sum(line[2] for line in self.trace())
-        return (computed - script["num_samples"] * script["epochs"]) / script["batch_size"]
+        return float((computed - script["num_samples"] * script["epochs"]) / script["batch_size"])
 
     def longest_gap_seconds(self) -> float:
         """The longest time between two applied steps."""

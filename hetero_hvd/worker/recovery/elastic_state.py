@@ -310,10 +310,9 @@ class ElasticState:
     def leave_if_due(self) -> None:
         """End this process if it should go whatever the others do: its state is whole just now."""
         self.context.await_driver()
-        reason = self.context.leave_reason
-        if reason is not None and self.context.leaves_now:
+        if self.context.leaves_now:
             self.context.part()
-            self.leave(reason, self.context.leave_code)
+            self.leave(str(self.context.leave_reason), self.context.leave_code)
 
     def _planned(self, step: int) -> int:
         return self.membership.shares_at(step)[self.context.collective.rank]

@@ -139,7 +139,8 @@ def prove_element_wise(optimizer: torch.optim.Optimizer) -> ElementState:
     _check_inner(optimizer)
     groups = [group["params"] for group in optimizer.param_groups]
     _check_parameters([each for group in groups for each in group])
-    most, dtypes, others, is_serial = 0.0, {}, frozenset[str](), False
+    most, others, is_serial = 0.0, frozenset[str](), False
+    dtypes: dict[tuple[str, torch.dtype], torch.dtype] = {}
     for number, group in enumerate(groups):
         try:
             proven = [_proven(optimizer, number, like) for like in _kinds(group)]
