@@ -71,7 +71,7 @@ def test_nodes_yaml_is_followed(start_job):
 
     On SIGTERM all finish their step; what was trained is kept.
     """
-    job = start_job(names=("alpha", "beta"), script=("60",))
+    job = start_job(names=("alpha", "beta"), script=("1000",))
     job.wait_for("2 workers train together: alpha:0, beta:0")
     job.nodes_file.write_text("nodes: [{nome: gamma}]\n")
     job.wait_for(r"unknown key.*goes on with the earlier version")
@@ -157,13 +157,14 @@ def test_an_interface_that_is_not_there_ends_the_job_in_one_line(start_job):
 
 def test_an_interface_that_is_not_there_costs_a_joiner_its_slot(start_job):
     """It is told in one line, and not tried again; who trains already does not notice."""
-    job = start_job("--progress-seconds", "0.2", names=("alpha",), script=("40",))
+    job = start_job("--progress-seconds", "0.2", names=("alpha",), script=("1000", "until-told"))
     job.wait_for(r"step [1-9]\d*  epoch")
     write_nodes(job.nodes_file, ("alpha", "beta, interface: eth77"))
     job.wait_for(
         r"beta:0 is refused \(interface: eth77: node beta has no network interface of that name; "
         r"it has .*\blo\b.*\) and leaves"
     )
+    (job.folder / "end").touch()
     assert job.wait() == 0
     said = "\n".join(job.output)
     assert "Traceback" not in said

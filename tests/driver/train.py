@@ -1,11 +1,12 @@
 """A small training for the tests: real workers, real Horovod, steps of about 20 ms.
 
-Usage: train.py EPOCHS [fail-before|bad-input|session]
+Usage: train.py EPOCHS [fail-before|bad-input|session|until-told]; told is it by a file `end`.
 """
 
 import contextlib
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -28,6 +29,8 @@ with hetero_hvd.phase("fit", session=True) if is_recorded else contextlib.nullco
     for epoch in trainer.epochs(epochs):
         if epoch == 1 and fault == "bad-input":
             raise hetero_hvd.UserError("the dataset is empty")
+        if fault == "until-told" and Path("end").exists():
+            break
         for x, y in trainer.batches():
             with hetero_hvd.phase("pause"):
                 time.sleep(0.02)
