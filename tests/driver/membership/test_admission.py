@@ -62,15 +62,18 @@ def test_a_horovod_that_does_not_fit_stops_the_job_before_it_starts(start_job, t
 @pytest.mark.process
 def test_a_newcomer_that_does_not_fit_is_refused_and_the_others_go_on(start_job, tmp_path):
     """It is let go once, with the reason; the job ends well without it."""
-    job = start_job("--progress-seconds", "0.2", names=("alpha", "gamma"), script=("40",))
+    script, names = ("1000", "until-told"), ("alpha", "gamma")
+    job = start_job("--progress-seconds", "0.2", names=names, script=script)
     job.wait_for(r"step [1-9]\d*  epoch")
     odd = node("beta", **other_version(tmp_path, "horovod", "0.27.0"))
     write_nodes(job.nodes_file, ("alpha", "gamma", odd))
     job.wait_for(r"beta:0 is refused \(cannot work: beta:0: horovod 0\.27\.0, others 0\.28\.1")
     assert "horovod 0.27.0" in job.status()["quarantined"]["beta:0"]
+    (job.folder / "end").touch()
     assert job.wait() == 0
     summary = job.summary()
-    assert summary["steps"] == 320
+    assert summary["steps"] > 0
+    assert summary["steps"] % 8 == 0  # whole epochs
     assert len([line for line in job.output if "is refused" in line]) == 1
     assert not any("3 workers train together" in line for line in job.output)
 
