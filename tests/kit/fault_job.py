@@ -194,7 +194,7 @@ class FaultJob:
         return lost_samples / float(self.script.get("batch_size", DEFAULT_BATCH_SIZE))
 
     def computed_again(self) -> float:
-        """What was computed in vain, by the lost ones too: batches beyond those of the epochs."""
+        """What was computed in vain, by who was lost too: batches beyond those of the epochs."""
         script = {"num_samples": 512, "epochs": 5, "batch_size": DEFAULT_BATCH_SIZE, **self.script}
         computed = sum(line[2] for line in self.trace())
         return float((computed - script["num_samples"] * script["epochs"]) / script["batch_size"])
