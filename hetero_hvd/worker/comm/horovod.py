@@ -175,6 +175,7 @@ class HorovodCollective:
         self.instruments = HorovodIntrospection(hvd)
         self._own = OwnConnections()
         self._told: Handle = None
+        self._untold: torch.Tensor | None = None
         self._buffer: Handle = None
         self._staging = Staging()
         self._cutting = threading.Lock()
@@ -191,7 +192,7 @@ class HorovodCollective:
         num_failures = 0
         with self._cutting:
             self._own.begin()
-            self._told = None
+            self._told = self._untold = None
         os.environ.setdefault(FUSION_VARIABLE, str(FUSION_BYTES))
         while True:
             try:
@@ -199,8 +200,7 @@ class HorovodCollective:
                 self.laps.lap("meeting")
                 self.rank = self._hvd.rank()
                 self.size = self._hvd.size()
-                self._reserve()
-                self._told = self.gather_rows_async(self._own.rows(self.rank), "connections")
+                self._untold = self._own.rows(self.rank)
                 self.laps.lap("connections")
                 break
             # ValueError is raised by the corrected Horovod; the stock one aborts.
@@ -212,6 +212,17 @@ class HorovodCollective:
                     raise TryAgainError(f"Horovod did not start: {error}") from error
                 time.sleep(doubled(FIRST_RETRY_SECONDS, num_failures, MAX_RETRY_SECONDS))
                 num_failures += 1
+
+    def _tell(self) -> None:
+        """Tell the others of this worker's connections, together with what it tells them first.
+
+        Whoever submits something sets off a round of messages between all, and each of them takes
+        part: of what is submitted at two moments there are twice as many.
+        """
+        if self._untold is not None:
+            rows, self._untold = self._untold, None
+            self._reserve()
+            self._told = self.gather_rows_async(rows, "connections")
 
     def _reserve(self) -> None:
         """Let Horovod allocate the buffer in which it joins small reductions, by joining two.
@@ -324,6 +335,7 @@ class HorovodCollective:
             time.sleep(min(max(MIN_POLL_SECONDS, POLL_RATIO * waited), MAX_POLL_SECONDS))
 
     def _submitted(self, submit: Callable[[], int]) -> Pending:
+        self._tell()
         try:
             return Pending(submit(), self.generation)
         except self._hvd.HorovodInternalError as error:
