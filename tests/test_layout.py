@@ -361,7 +361,7 @@ ASKS_FOR_WAIT_FREE = {
     "hetero_hvd/messages/from_worker.py": "its name on the wire",
     "hetero_hvd/worker/options.py": "its switch and its learning rate",
     "hetero_hvd/worker/training_modes.py": "its class among the modes",
-    "hetero_hvd/worker/recovery/workload.py": "its name on the wire",
+    "hetero_hvd/worker/recovery/reports.py": "its name on the wire",
     "hetero_hvd/worker/data/position.py": "advice to whoever resumes without it",
 }
 """Who names the training mode; all others ask what follows, such as `shares_vary`."""

@@ -27,7 +27,7 @@ from hetero_hvd.worker.own_loop import OwnLoop
 from hetero_hvd.worker.recovery.membership import Measure, WorkerMembership
 from hetero_hvd.worker.recovery.randomness import randomness, restore_randomness
 from hetero_hvd.worker.recovery.replica import Trainable, all_parts
-from hetero_hvd.worker.recovery.workload import describe_workload
+from hetero_hvd.worker.recovery.reports import describe_workload
 from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
 from hetero_hvd.worker.session.launch_settings import is_alone, read_launch_settings
 from hetero_hvd.worker.session.worker_context import device

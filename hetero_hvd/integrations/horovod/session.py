@@ -29,11 +29,11 @@ from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter, device_memor
 from hetero_hvd.worker.recovery.membership import Consistency, WorkerMembership, first_plan
 from hetero_hvd.worker.recovery.reports import (
     Report,
+    Workload,
     exchange_reports,
     next_rendezvous_id,
     run_of,
 )
-from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.driver_client import Training
 from hetero_hvd.worker.session.self_description import describe_device
 from hetero_hvd.worker.session.worker_context import device, init

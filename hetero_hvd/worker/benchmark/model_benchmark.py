@@ -23,8 +23,7 @@ from hetero_hvd.worker import accelerator
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
-from hetero_hvd.worker.recovery.reports import Report
-from hetero_hvd.worker.recovery.workload import Workload
+from hetero_hvd.worker.recovery.reports import Report, Workload
 from hetero_hvd.worker.session.self_description import describe_device, software
 from hetero_hvd.worker.session.worker_context import device
 from hetero_hvd.worker.step.passes import Passes

@@ -29,13 +29,13 @@ from hetero_hvd.worker.recovery.replica_check import Undecided, is_check_due
 from hetero_hvd.worker.recovery.reports import (
     FRESH,
     Report,
+    Workload,
     are_to_look,
     next_rendezvous_id,
     run_of,
 )
 from hetero_hvd.worker.recovery.step_application import StepApplication
 from hetero_hvd.worker.recovery.watchdog import Watchdog
-from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.driver_client import Training
 from hetero_hvd.worker.session.ending.last_words import exchange_last_words
 from hetero_hvd.worker.session.whereabouts import waits_in
