@@ -14,6 +14,10 @@ STEADY_RATIO = 0.1
 """The cap is kept while what is measured would change it by less."""
 
 
+LEAST_SLOPE = 1.0
+"""Bytes of a sample: less is what rounding leaves of equal peaks, and no limit."""
+
+
 class MemoryModel:
     """peak_bytes(x) = m0 + m1 * x for micro-batches of x samples. Pure.
 
@@ -57,7 +61,7 @@ class MemoryModel:
         if line is None or not math.isfinite(limit_bytes):
             return 0
         (base, slope), allowed = line, limit_bytes * (1 - HEAD_ROOM_RATIO)
-        if slope == 0:
+        if slope < LEAST_SLOPE:
             self._cap = 0
         elif base + slope > allowed:
             self._cap = max(self._peaks)

@@ -62,6 +62,16 @@ def test_no_measured_peak_is_above_the_line(points):
     assert all(base + slope * size >= peak - 1e-3 for size, peak in points)
 
 
+@given(SIZES, st.floats(1e6, 1e12), st.floats(0, 1e-3))
+def test_peaks_that_do_not_grow_give_no_limit_and_no_number_that_is_beyond_any(sizes, peak, noise):
+    """Which could not be told to anybody: an integer of 64 bits holds what is."""
+    model = MemoryModel()
+    model.start(peak)
+    for number, size in enumerate(sizes):
+        model.observe(size, peak + noise * number)
+    assert model.cap(1e15) == 0
+
+
 def test_nothing_is_known_before_the_first_step():
     """No line and no cap; neither where the limit is not known."""
     model = MemoryModel()
