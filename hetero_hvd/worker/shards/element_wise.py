@@ -30,6 +30,9 @@ SHORT_CUT = 3
 PROBE_STEPS = 3
 PROBE_SEED = 1
 
+PROBE_LEAST_LR = 0.01
+"""A schedule may begin with 0, with which no step would show anything; this moves a bfloat16."""
+
 PARTS_OF_TORCH = ("state", "param_groups", "step", "defaults", "_opt_called", "_step_count")
 HOOKS = (
     "_optimizer_step_pre_hooks",
@@ -272,7 +275,8 @@ class _Probe:
                 part.grad = whole.grad.reshape(-1)[start:stop].clone()
             for twin in twins:
                 self._step(twin)
-        if (_own_facts(twins[0]), _options(twins[0])) != before:
+        is_idle = "lr" in self._group and torch.equal(whole.reshape(-1), flat)
+        if is_idle or (_own_facts(twins[0]), _options(twins[0])) != before:
             raise _Indivisible("keeps something beside its parameters' states")
         return whole, parts, twins
 
@@ -335,7 +339,11 @@ class _Probe:
     def _twin(self, parameters: Sequence[Parameter]) -> torch.optim.Optimizer:
         groups: list[Sequence[Parameter]] = [[] for _ in self._optimizer.param_groups]
         groups[self._number] = parameters
-        return twin_of(self._optimizer, groups)
+        twin = twin_of(self._optimizer, groups)
+        own = twin.param_groups[self._number]
+        if "lr" in own and own["lr"] < PROBE_LEAST_LR:
+            own["lr"] = own["lr"] * 0 + PROBE_LEAST_LR  # a number stays one, and a tensor, too
+        return twin
 
     def _step(self, twin: torch.optim.Optimizer) -> None:
         try:

@@ -153,6 +153,30 @@ class Remembering(torch.optim.SGD):
         super().step()
 
 
+class MastersBeside(torch.optim.SGD):
+    """It updates copies that it keeps in a dict of its own, and the model's parameters by them."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, **options)
+        self.masters = {each: each.detach().clone() for each in params}
+
+    @torch.no_grad()
+    def step(self):
+        """Of the parameters that it was made with."""
+        for each, master in self.masters.items():
+            if each.grad is not None:
+                each.copy_(master.sub_(each.grad * self.param_groups[0]["lr"]))
+
+
+@pytest.mark.parametrize("lr", [0.0, torch.tensor(0.0), 1e-12, 0.1])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_learning_rate_of_nothing_proves_as_much(lr, dtype):
+    """A schedule may begin with it; the script's own stays."""
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.randn(4, 5).to(dtype))], lr=lr)
+    assert prove_element_wise(optimizer).names == {"exp_avg", "exp_avg_sq"}
+    assert optimizer.param_groups[0]["lr"] is lr
+
+
 ROUND = (4, 5)
 OWN = {
     "by norm": (ByNorm, ROUND, "ByNorm does not update each element by itself"),
@@ -163,6 +187,11 @@ OWN = {
         "CountingInGroups keeps something beside its parameters' states",
     ),
     "with a list": (Remembering, ROUND, "Remembering has a state of other things than tensors"),
+    "masters beside it": (
+        lambda p: MastersBeside(p, lr=0.0),
+        ROUND,
+        "MastersBeside keeps something beside its parameters' states",
+    ),
     "around another": (Around, ROUND, "Around has a SGD as its inner"),
     "around several": (
         lambda p: Around(p, within=lambda inner: [inner]),
