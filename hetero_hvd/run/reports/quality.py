@@ -11,7 +11,13 @@ import msgspec
 from msgspec.structs import replace
 
 from hetero_hvd.core.view.quality import LOSS, finite, is_learning_rate
-from hetero_hvd.messages import CheckpointWritten, Evaluated, Logged, WorkersJoined
+from hetero_hvd.messages import (
+    CheckpointWritten,
+    Evaluated,
+    Logged,
+    StateDivided,
+    WorkersJoined,
+)
 from hetero_hvd.run.records.reader import Record
 
 MAX_POINTS = 500
@@ -61,7 +67,7 @@ def curves_of(record: Record, max_points: int = MAX_POINTS) -> list[Curve]:
 
 
 def quality_lines(record: Record) -> Iterator[str]:
-    """In words: the last of each curve, the extremes of evaluations, and checkpoints."""
+    """In words: the last of each curve, extremes of evaluations, checkpoints, who has the state."""
     for curve in curves_of(record, max_points=2**31):
         numbers = [value for value in curve.values if value is not None]
         told = "no number" if curve.last is None else f"{curve.last:.4g}"
@@ -79,6 +85,8 @@ def quality_lines(record: Record) -> Iterator[str]:
         yield f"newest checkpoint: step {written[-1].step}, {written[-1].path}"
     if best := [event for event in written if event.is_best]:
         yield f"best checkpoint: step {best[-1].step}, {best[-1].path}"
+    if divided := [event for _, event in record.events if isinstance(event, StateDivided)]:
+        yield f"since step {divided[-1].step}: {divided[-1].words}"
 
 
 def _told(event: object) -> Iterator[tuple[str, str, int, float, float]]:

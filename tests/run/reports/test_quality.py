@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from hetero_hvd.cli import main
-from hetero_hvd.messages import CheckpointWritten, Evaluated, Logged, LoggedValue
+from hetero_hvd.messages import CheckpointWritten, Evaluated, Logged, LoggedValue, StateDivided
 from hetero_hvd.run.records.reader import read_record
 from hetero_hvd.run.reports.quality import curves_of, quality_lines
 from hetero_hvd.run.reports.series import report_of
@@ -66,16 +66,18 @@ def test_many_points_become_few(tmp_path):
 
 
 def test_the_report_says_how_good_it_was(tmp_path, capsys):
-    """The last of each, the extremes of evaluations, the newest and the best checkpoint."""
+    """The last of each, the extremes of evaluations, checkpoints, and who has the state now."""
     events = [evaluated(step, accuracy=a) for step, a in ((10, 0.5), (20, 0.9), (30, 0.7))]
     saves = saved(20, is_best=True), saved(30)
-    write(tmp_path, JOINED, *events, told(30, loss=0.25), *saves)
+    parts = [StateDivided(step=n, words=f"in parts, {n}", is_short=False) for n in (0, 9)]
+    write(tmp_path, JOINED, *events, told(30, loss=0.25), *saves, *parts)
     lines = list(quality_lines(read_record(tmp_path)))
     assert lines == [
         "loss 0.25 at step 30",
         "accuracy 0.7 at step 30 (of 3 evaluations 0.5 at step 10 is least, 0.9 at step 20 most)",
         "newest checkpoint: step 30, /c/30",
         "best checkpoint: step 20, /c/20",
+        "since step 9: in parts, 9",
     ]
     assert main(["report", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
