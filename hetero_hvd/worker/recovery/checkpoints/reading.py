@@ -83,7 +83,7 @@ def read_checkpoint(place: str) -> dict[str, Any]:
     """The state that a checkpoint holds, in this process's memory, whoever wrote its parts.
 
     Args:
-        place: Of one checkpoint, as the log names it: a folder, or a URL.
+        place: Of one checkpoint, as `hetero-hvd report RUN` names it: a folder, or a URL.
 
     Returns:
         Name of a part of the training, such as `model` and `optimizer`, to its state dict, on the
@@ -93,7 +93,8 @@ def read_checkpoint(place: str) -> dict[str, Any]:
         UserError: There is none, or it is damaged; says what is wrong.
         OSError: It cannot be read, this time or by this user.
     """
-    folder, _, name = str(place).rstrip("/").rpartition("/")
+    place = str(place).rstrip("/")
+    folder, _, name = place.rpartition("/")
     store = store_at(folder or ".")
     for there, manifest in store.listed():
         if there == name:
@@ -101,4 +102,13 @@ def read_checkpoint(place: str) -> dict[str, Any]:
                 return state_of(Found(store, name, manifest))
             except Unreadable as error:
                 raise UserError(f"{place}: {error}") from error
-    raise UserError(f"{place}: there is no complete checkpoint; must be one that the log names")
+    from hetero_hvd.run.records.earlier_run import CHECKPOINTS  # noqa: PLC0415 - seldom
+
+    within = (store_at(each) for each in (place, f"{place}/{CHECKPOINTS}"))
+    newest = next((found[0] for each in within if (found := newest_first(each))), None)
+    what_to_do = (
+        "must be one that `hetero-hvd report RUN` names"
+        if newest is None
+        else f"it holds some, of which {newest} is the newest"
+    )
+    raise UserError(f"{place}: there is no complete checkpoint: {what_to_do}")

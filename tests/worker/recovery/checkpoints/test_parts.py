@@ -187,5 +187,9 @@ def test_one_process_reads_what_one_has_written(rig):
     save(keeper(rig, replica), 7)
     place = store_at(rig.location).place("step-000000000007-one")
     assert torch.equal(read_checkpoint(place)["model"]["weight"], torch.full((3, 4), 7.0))
-    with pytest.raises(UserError, match="there is no complete checkpoint"):
+    with pytest.raises(UserError, match="there is no complete checkpoint: must be one that"):
         read_checkpoint(place.replace("7-one", "8-one"))
+    folder = place.rpartition("/")[0]
+    for named in (folder, f"{folder}/", folder.removesuffix("/checkpoints")):
+        with pytest.raises(UserError, match=f"it holds some, of which {place} is the newest"):
+            read_checkpoint(named)
