@@ -37,10 +37,7 @@ def memory_room(rows: Mapping[WorkerId, StepTiming]) -> Finding:
     words, next_step = f"memory: {ratio:.0%} or more is left everywhere; {most}", ""
     if ratio < TIGHT_RATIO:
         words = f"memory is tight: {most}, {ratio:.0%} are left"
-        next_step = (
-            f"more memory for {worker.node}, micro_batch_size, shard_optimizer on three workers or "
-            "more, or a smaller model"
-        )
+        next_step = f"more memory for {worker.node}, micro_batch_size, or a smaller model"
     return Finding(
         kind="memory",
         is_complete=True,
