@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(700)]
 
 KINDS = {
     "cnn": {"model": "cnn"},
@@ -42,7 +42,7 @@ def results(pytestconfig, tmp_path_factory, start_workers):
     found = {key: {} for key in keys}
     for num_workers in (1, 2, 3, 4) if pytestconfig.getoption("--all") else (1, 3):
         folder = tmp_path_factory.mktemp(f"workers-{num_workers}")
-        ranks = start_workers(folder, "reproducible", num_workers, cases=cases, timeout_seconds=150)
+        ranks = start_workers(folder, "reproducible", num_workers, cases=cases, timeout_seconds=300)
         for key, of_ranks in zip(keys, zip(*ranks, strict=True), strict=True):
             found[key][num_workers] = of_ranks
     return found
