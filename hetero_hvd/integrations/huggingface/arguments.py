@@ -23,7 +23,7 @@ from hetero_hvd.integrations.rules import (
     refused,
     taken_over,
 )
-from hetero_hvd.integrations.steps import IN_PARTS
+from hetero_hvd.integrations.steps import IN_PARTS, ShardOptimizer, check_shard_optimizer
 
 
 def _updates_in_backward(optim: Any) -> bool:  # noqa: ANN401 - an enum of transformers
@@ -189,11 +189,16 @@ RULES: dict[str, ArgumentRule] = {
 }
 
 
-def check_arguments(args: TrainingArguments) -> None:
+def check_arguments(args: TrainingArguments, *, shard_optimizer: ShardOptimizer = False) -> None:
     """Refuse what cannot be honoured, all of it at once.
+
+    Args:
+        args: The script's.
+        shard_optimizer: Whether the optimizer's state lies in parts, or may do so.
 
     Raises:
         ConfigError: Names each argument with its value, why, and what to do.
+        UserError: `shard_optimizer` is no such value, or what is saved would hold that state.
     """
     values = {
         field.name: Given(getattr(args, field.name), field.default)
@@ -202,9 +207,12 @@ def check_arguments(args: TrainingArguments) -> None:
     problems = refusals("TrainingArguments", RULES, values)
     if problems:
         raise ConfigError(problems)
+    check_shard_optimizer(shard_optimizer)
+    if shard_optimizer:
+        _check_saving(args)
 
 
-def check_saving(args: TrainingArguments) -> None:
+def _check_saving(args: TrainingArguments) -> None:
     """Refuse checkpoints that would hold the optimizer's state, which lies in parts.
 
     Raises:

@@ -73,6 +73,8 @@ class ResumingTrainer(transformers.Trainer):
                     f"resume_from_checkpoint: {named} is no whole checkpoint: {why}: name another "
                     "one, or say True for the newest that is whole"
                 )
+        if resume_from_checkpoint:
+            tell_if_weights_only(Path(resume_from_checkpoint))
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _why_not_whole(self, checkpoint: Path) -> str:

@@ -24,25 +24,14 @@ from transformers.utils import logging as transformers_logging
 
 from hetero_hvd.data.streams.stream_shards import StreamShards
 from hetero_hvd.errors import UserError
-from hetero_hvd.integrations.huggingface.arguments import (
-    check_arguments,
-    check_saving,
-    order_of_shards,
-)
+from hetero_hvd.integrations.huggingface.arguments import check_arguments, order_of_shards
 from hetero_hvd.integrations.huggingface.evaluation import TrainerWithParts, num_samples_of
 from hetero_hvd.integrations.huggingface.loss_scale import ScalingTrainer
 from hetero_hvd.integrations.huggingface.progress_bar import LateProgressBar
-from hetero_hvd.integrations.huggingface.resuming import ResumingTrainer, tell_if_weights_only
+from hetero_hvd.integrations.huggingface.resuming import ResumingTrainer
 from hetero_hvd.integrations.huggingface.state import Logs, TrainingProgress
 from hetero_hvd.integrations.packages import HUGGING_FACE
-from hetero_hvd.integrations.steps import (
-    ShardOptimizer,
-    Steps,
-    check_job,
-    check_shard_optimizer,
-    checked_state,
-    numbers,
-)
+from hetero_hvd.integrations.steps import ShardOptimizer, Steps, check_job, checked_state, numbers
 from hetero_hvd.worker.micro_batch.split import parts_of
 from hetero_hvd.worker.recovery.replica import loaded, packed
 from hetero_hvd.worker.session.launch_settings import is_alone
@@ -58,16 +47,14 @@ IGNORED_LABEL = -100
 class HuggingFaceTrainer(ScalingTrainer, ResumingTrainer, TrainerWithParts):
     """`transformers.Trainer` on all workers of the job: the same arguments, methods and callbacks.
 
-    `per_device_train_batch_size` is the size of the batch that all workers divide, whatever their
-    number: each gets a part that fits its speed. Losses and metrics are those of one process. See
-    docs/guide/huggingface.md.
+    `per_device_train_batch_size` is that of all workers, of which each gets a part that fits its
+    speed. Losses and metrics are those of one process. See docs/guide/huggingface.md.
 
     Args:
         model: As for `transformers.Trainer`.
         args: As there; what cannot be honoured is refused by name.
         more: The other arguments of `transformers.Trainer`, by place or by name.
-        shard_optimizer: As for `hetero_hvd.Trainer`, see docs/guide/large-models.md. What
-            transformers saves must be the model alone then.
+        shard_optimizer: As for `hetero_hvd.Trainer`; what is saved must be the model alone then.
 
     Raises:
         UserError: An argument cannot be honoured; says why and what to do instead.
@@ -83,12 +70,9 @@ class HuggingFaceTrainer(ScalingTrainer, ResumingTrainer, TrainerWithParts):
     ) -> None:
         args = args or transformers.TrainingArguments("tmp_trainer")
         HUGGING_FACE.warn()
-        check_arguments(args)
-        check_shard_optimizer(shard_optimizer)
-        if shard_optimizer:
-            check_saving(args)
-        self._shard_optimizer = shard_optimizer
+        check_arguments(args, shard_optimizer=shard_optimizer)
         check_job("transformers")
+        self._shard_optimizer = shard_optimizer
         self._has_steps = False
         self._is_preparing = True
         self._leads = self._is_alone = is_alone()
@@ -198,8 +182,6 @@ class HuggingFaceTrainer(ScalingTrainer, ResumingTrainer, TrainerWithParts):
         self.create_scheduler(num_training_steps=max_steps)
         with checked_state(self.optimizer, f"resume_from_checkpoint: {resume_from_checkpoint}"):
             self._load_optimizer_and_scheduler(resume_from_checkpoint)
-        if resume_from_checkpoint is not None:
-            tell_if_weights_only(Path(resume_from_checkpoint))
         self._load_scaler(resume_from_checkpoint)
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
