@@ -196,8 +196,11 @@ def test_what_takes_longer_works_too(commands, capsys):
 @pytest.mark.process
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("commands", pages_with(Way.TRAINS))
-def test_what_a_page_trains_is_trained(commands, folder):
-    """By two workers of a small script, each command once."""
+def test_what_a_page_trains_is_trained(commands, folder, capsys):
+    """By two workers of a small script, each command once; tokens are made as the page does it."""
+    made = [c for c in OURS if c.page == commands[0].page and c.words[1:2] == ("key",)]
+    shown = [c for c in made if c.is_shown]
+    assert [why for command in shown if (why := carry_out(command, capsys))] == []
     for command in commands:
         if any(c.text == command.text and c.place < command.place for c in OURS):
             continue
