@@ -45,7 +45,7 @@ def test_a_state_in_parts_trains_the_same_or_is_refused(tmp_path, mode, callback
             trainer(callbacks=callbacks(tmp_path)).fit(Adam(), loader())
         assert "\n" not in str(caught.value)
         return
-    whole, module = make_trainer(enable_checkpointing=True, max_epochs=1), Adam()
+    whole, module = make_trainer(max_epochs=1), Adam()
     whole.fit(module, loader())
     whole.save_checkpoint(tmp_path / "whole")
     make_trainer(max_epochs=2).fit(expected := Adam(), loader())
