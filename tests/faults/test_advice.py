@@ -37,7 +37,7 @@ def speed(job, num_workers):
     """Samples per second of the later half of the steps that so many have taken together."""
     (file,) = job.folder.glob("trace-alpha-0.*.jsonl")
     rows = [json.loads(line) for line in file.read_text().splitlines()[:-1]]
-    ends = [at for at, _, _, workers in rows if workers == num_workers]
+    ends = [at for at, _, _, workers, *_ in rows if workers == num_workers]
     ends = ends[len(ends) // 2 :]
     return BATCH * (len(ends) - 1) / (ends[-1] - ends[0])
 

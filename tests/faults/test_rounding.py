@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 import hetero_hvd
-from hetero_hvd.worker.recovery import workload
+from hetero_hvd.worker.recovery import reports
 
 folder, error = Path(sys.argv[1]), float(sys.argv[2])
 worker = os.environ["HETERO_HVD_WORKER"]
 if worker == "card:0":
-    workload.platform = types.SimpleNamespace(machine=lambda: "card")
+    reports.platform = types.SimpleNamespace(machine=lambda: "card")
 
 class Rounded(torch.optim.AdamW):
     def step(self, closure=None):

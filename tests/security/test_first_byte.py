@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import select
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hetero_hvd.security import connection_limiter, first_byte
 from hetero_hvd.security.first_byte import FirstByte, HandedConnections
 from tests.agent.test_pages import TOKEN, fetch
 from tests.agent.test_server import KEY, dial
+from tests.hub.tokens import token_files
 from tests.security.test_connection_limiter import hold
 
 SHOWN = b"Authorization: Bearer " + TOKEN
@@ -25,15 +27,16 @@ SHOWN = b"Authorization: Bearer " + TOKEN
 def on_an_agent_with_pages(scenario):
     """Run it against an agent whose port is open to both."""
 
-    async def run():
-        server = AgentServer(KEY, Pages(list, TOKEN))
+    async def run(token):
+        server = AgentServer(KEY, Pages(list, token))
         port = await server.listen("127.0.0.1", 0)
         try:
             await asyncio.wait_for(scenario(server, port), 20)
         finally:
             await server.close()
 
-    asyncio.run(run())
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(token_files(Path(folder), "read")["read"]))
 
 
 async def has_link(port):

@@ -260,6 +260,7 @@ class RoundStep:
     def release(self) -> None:
         """See `TrainingStep`."""
         self._sums.release()
+        self._rounds.release()
 
 
 def _lr_exponent(rule: str, optimizer: torch.optim.Optimizer) -> float:

@@ -73,6 +73,11 @@ class ChunkRounds:
             yield Slice(
                 self._number, num_samples, total, batch, position.epoch, order_code=order_code
             )
+        self.release()
+
+    def release(self) -> None:
+        """No chunk is left, or none is taken any more: end the loader's processes."""
+        self._chunks = None
 
     def _begin(self, course: Course) -> ChunkLoader:
         """Divide what is left of the epoch anew."""
