@@ -15,7 +15,7 @@ from benchmarks.sharding.trainings import step_seconds, trained
 from benchmarks.tables import Effort, Say, Table, median_of
 
 NUM_STEPS, DEPTH = 24, 48
-BATCHES = {"float32": (6, 96, 384), "bfloat16": (6, 96)}
+BATCHES = {"float32": (6, 384, 1536), "bfloat16": (6, 96)}
 """Samples in a step of all workers: with few of them most of a step is reduction, with many most of
 it is computing. Most CPUs have no instructions of their own for bfloat16: no more of it."""
 
