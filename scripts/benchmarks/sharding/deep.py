@@ -160,10 +160,12 @@ def main() -> None:
             before = before or operations.given.copy()
     given = operations.given - before
     sent = sent_bytes(given, collective.size) / max(1, job.num_steps - 1)
+    shards = trainer._mode.shards  # noqa: SLF001 - nobody else has to know
     found = DeepResult(
         num_parameters=sum(each.numel() for each in model.parameters()),
         step_seconds=[after - before for before, after in pairwise(ended_at)],
         sent_bytes=sent,
+        num_copies=0 if shards is None else min(len(part.holders) for part in shards.parts),
         own_bytes=own_bytes(),
     )
     (folder / f"rank-{collective.rank}.json").write_bytes(msgspec.json.encode(found))

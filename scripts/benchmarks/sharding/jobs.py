@@ -40,10 +40,12 @@ class DeepResult(msgspec.Struct, frozen=True, kw_only=True):
         num_parameters: Of the whole model.
         step_seconds: Of each step but the first.
         sent_bytes: By this worker in each step, on average, as rings send them.
+        num_copies: Of each part of the optimizer's state at its end; 0: it is not in parts.
         own_bytes: That this process has to itself at its end, without files.
     """
 
     num_parameters: int
     step_seconds: list[float]
     sent_bytes: float = 0.0
+    num_copies: int = 0
     own_bytes: int = 0

@@ -10,6 +10,7 @@ from benchmarks.sharding.control_groups import WorkerGroups, worker_groups
 from benchmarks.sharding.jobs import DeepJob
 from benchmarks.sharding.trainings import run, trained
 from benchmarks.tables import Effort, Say, Table
+from hetero_hvd.core.shards.cut import COPIES
 from hetero_hvd.errors import JobError
 
 RATIO = (24, 12, 8)
@@ -78,7 +79,8 @@ def largest_model(groups: WorkerGroups, kind: Numbers, say: Say) -> Table:
         title=f"The largest model that three memories hold, with the state in parts: {kind.title}",
         text="Three workers in control groups whose memory is that of a worker with almost no "
         f"model and 24 : 12 : 8 times {UNIT_BYTES // MIB} MiB beside it. The largest model of "
-        f"layers of {WIDTH} x {WIDTH} that takes {NUM_STEPS} steps, found by bisection to "
+        f"layers of {WIDTH} x {WIDTH} that takes {NUM_STEPS} steps, with each part on two workers, "
+        "found by bisection to "
         f"{PRECISION:.0%}. Arithmetic: as if nothing but parameters, gradients and state took "
         "memory. What is freed goes back to the system at once (MALLOC_MMAP_THRESHOLD_), and "
         "Gloo's traffic does not leave the machine.",
@@ -154,20 +156,25 @@ class Search:
             width=WIDTH, depth=depth, num_steps=NUM_STEPS, dtype=self.kind.dtype, shards=shards
         )
         outcome = run(self._groups, job)
+        # Beyond that one worker may hold everything alone, of which no second copy is left.
+        is_whole = all(each.num_copies == COPIES for each in outcome.results)
+        words = outcome.words
+        if shards and words == "trained" and not is_whole:
+            words = "trained with one copy"
         peaks = ", ".join(f"{each / MIB:.0f}" for each in outcome.peaks)
         how = "in parts" if shards else "without parts"
-        self._say(f"{self.kind.title}, {how}, {depth} layers: {outcome.words}, at most {peaks} MiB")
+        self._say(f"{self.kind.title}, {how}, {depth} layers: {words}, at most {peaks} MiB")
         self._table.raw.append(
             {
                 "numbers": self.kind.title,
                 "shards": shards,
                 "depth": depth,
-                "outcome": outcome.words,
+                "outcome": words,
                 "base_bytes": self.base,
                 "peak_bytes": outcome.peaks,
             }
         )
-        return outcome.words == "trained"
+        return words == "trained"
 
 
 def largest(fits: Callable[[int], bool], guess: int) -> int:
