@@ -305,10 +305,14 @@ def submitted_again(sums: Sequence[BucketSum], collective: Collective, tag_index
     Raises:
         Interrupted: It broke, too.
     """
+
+    def start(each: BucketSum) -> None:
+        each.start(collective, tag_index)
+
     fresh = [each.again() for each in sums]
     for each in fresh:
-        each.start(collective, tag_index)
-    return Gradients(fresh, None, lambda each: each.start(collective, tag_index))
+        start(each)
+    return Gradients(fresh, None, start)
 
 
 def _are_finite(totals: Sequence[torch.Tensor]) -> bool:

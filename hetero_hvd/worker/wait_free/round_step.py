@@ -56,7 +56,7 @@ class RoundStep:
         self._is_open = False
         self._aside: deque[OwnPart] = deque()
         self._kept: KeptParts | None = None
-        self._is_closing = self._goes_on = False
+        self._is_closing = False
         self._chunk_end: DeviceEvent | None = None
 
     @property
@@ -71,9 +71,8 @@ class RoundStep:
 
     def parts(self, course: Course) -> Iterator[Slice]:
         """Chunk by chunk; the script may have left its loop before a round was full."""
-        if not self._goes_on:
+        if not self._rounds.goes_on:
             self.restore()
-        self._goes_on = False
         return self._rounds.slices(course)
 
     def check_evaluation(self) -> None:
@@ -235,7 +234,6 @@ class RoundStep:
     def go_on(self, ranks: Sequence[int]) -> None:
         """See `KeepingStep`."""
         self._kept = None
-        self._goes_on = bool(ranks)
         if ranks:
             self._rounds.go_on(ranks)
         else:

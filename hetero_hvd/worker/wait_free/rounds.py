@@ -34,6 +34,8 @@ class ChunkRounds:
     Attributes:
         num_samples: Samples that this worker has computed in the round begun.
         num_chunks: The same, in chunks.
+        goes_on: Whether the next slices keep the division of the epoch, as all have kept their
+            parts.
     """
 
     def __init__(self, loader: ShareLoader, chunk_size: int, num_ahead: int) -> None:
@@ -43,7 +45,7 @@ class ChunkRounds:
         self._queues: ChunkQueues | None = None
         self._position = Position()
         self._chunks: ChunkLoader | None = None
-        self._goes_on = False
+        self.goes_on = False
         self._rank = self._number = self._num_landed = 0
         self._under_way: deque[int] = deque()
         self._aside: deque[int] = deque()
@@ -59,9 +61,9 @@ class ChunkRounds:
             UserError: The position is not one between chunks.
         """
         chunks = self._chunks
-        if not self._goes_on or chunks is None:
+        if not self.goes_on or chunks is None:
             chunks = self._begin(course)
-        self._goes_on = False
+        self.goes_on = False
         queues, position = self._known, course.position
         own = queues.queues[self._rank]
         order_code = self._loader.order_code(position.epoch)
@@ -126,8 +128,9 @@ class ChunkRounds:
         self._under_way.clear()
 
     def drop(self) -> None:
-        """What was set aside does not count; its chunks come again."""
+        """What was set aside does not count; its chunks come again, in another division."""
         self._aside.clear()
+        self.goes_on = False
 
     @property
     def num_to_submit(self) -> int:
@@ -152,7 +155,7 @@ class ChunkRounds:
         self._known.lose(set(range(len(self._known.queues))) - set(ranks))
         self._rank = ranks.index(self._rank)
         self._number = 0
-        self._goes_on = True
+        self.goes_on = True
 
     def is_full(self, may_submit: Callable[[], bool]) -> bool:
         """Whether this worker's part of the round is to be submitted.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict, deque
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from hetero_hvd import Trainer
 from hetero_hvd.core.data.shards import permutation
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Recovered
+from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.recovery.replica import Replica
+from hetero_hvd.worker.step.training_step import Course
 
 EPOCHS, SIZE, BATCH, CHUNK = 2, 150, 32, 4
 EYE = TensorDataset(torch.eye(SIZE, dtype=torch.float64))
@@ -194,6 +197,22 @@ def test_what_cannot_be_submitted_twice_is_computed_anew(options):
     assert hub.fired == hub.faults
     check(results)
     assert [result["keeps"] for result in results] == [[False], [False]]
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (3, 2, 1)], ids=["one loss", "another before a chunk"])
+def test_a_division_goes_on_as_long_as_its_parts_are_kept(sizes):
+    """Who drops its parts at a second loss divides the epoch anew, as all others do."""
+    model = nn.Linear(SIZE, 1)
+    rounds = trainer_of(model, torch.optim.SGD(model.parameters(), lr=1.0))._step._rounds
+    courses = [Course(Position(), SimpleNamespace(size=n, rank=0), len, 0) for n in sizes]
+    next(rounds.slices(courses[0]))
+    rounds.set_aside()
+    rounds.go_on([0, 2])
+    if len(sizes) > 2:
+        rounds.drop()
+    assert rounds.goes_on == (len(sizes) == 2)
+    next(rounds.slices(courses[-1]))
+    assert len(rounds._known.queues) == sizes[-1]
 
 
 def test_a_worker_that_joins_at_a_loss_takes_part_in_the_next_rounds():
