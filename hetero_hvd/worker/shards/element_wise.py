@@ -96,9 +96,10 @@ class ElementState(NamedTuple):
         """Of the entries that have a number for each element."""
         return frozenset(name for name, _ in self.dtypes)
 
-    def knows(self, state: Mapping[str, Any]) -> bool:
-        """Whether there is nothing in a parameter's state that was not seen in the proof."""
-        return state.keys() <= self.names | self.others
+    @property
+    def known(self) -> frozenset[str]:
+        """Of all entries of a parameter's state that were seen in the proof."""
+        return self.names | self.others
 
 
 def state_part(state: Mapping[str, Any], names: frozenset[str], start: int, stop: int) -> State:

@@ -162,7 +162,7 @@ class ShardedOptimizer:
             self._basis = -1
             self._updates = 0
             self._is_torn = False
-            if not all(map(self._proven.knows, state["state"].values())):  # by other options
+            if set().union(*state["state"].values()) - self._proven.known:  # by other options
                 self._proven = prove_element_wise(self._optimizer)
                 self._begin()
             self._whole = Whole.of(self._layout, self._proven, state)

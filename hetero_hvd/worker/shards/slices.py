@@ -151,8 +151,8 @@ class Slices:
     ) -> None:
         self._num_threads = 1 if proven.is_serial else None
         self._optimizer = optimizer
-        self._proven = proven
         self._names = proven.names
+        self._known = proven.known
         self._layout = layout
         self._group_of = [
             number for number, group in enumerate(optimizer.param_groups) for _ in group["params"]
@@ -202,11 +202,10 @@ class Slices:
         Raises:
             UserError: Some option of the optimizer is another one than then.
         """
-        if not self._proven.knows(state):
-            more = ", ".join(sorted(state.keys() - self._names - self._proven.others))
+        if more := state.keys() - self._known:
             raise UserError(
-                f"shard_optimizer: the optimizer keeps {more} since its options were changed: give "
-                "it options for which it does so before the trainer is made"
+                f"shard_optimizer: the optimizer keeps {', '.join(sorted(more))} since its options "
+                "were changed: give it options for which it does so before the trainer is made"
             )
 
     def _follow(self) -> None:
