@@ -50,6 +50,18 @@ class Team:
         self.done += taken
 
 
+def queues_of(num_chunks, num_workers, num_ahead, prefetch, progress=None):
+    """In rounds of eight chunks."""
+    return ChunkQueues(
+        num_chunks=num_chunks,
+        num_workers=num_workers,
+        chunks_per_round=8,
+        num_ahead=num_ahead,
+        prefetch=prefetch,
+        progress=progress,
+    )
+
+
 @given(
     st.integers(0, 60), st.integers(1, 5), st.integers(0, 3), st.integers(0, 4), st.integers(0, 999)
 )
@@ -58,14 +70,7 @@ def test_each_chunk_is_done_exactly_once(num_chunks, num_workers, num_ahead, pre
     chance = random.Random(seed)  # noqa: S311 - a schedule that can be repeated
     done, progress = [], None
     for is_last in (False, True):
-        queues = ChunkQueues(
-            num_chunks=num_chunks,
-            num_workers=num_workers,
-            chunks_per_round=8,
-            num_ahead=num_ahead,
-            prefetch=prefetch,
-            progress=progress,
-        )
+        queues = queues_of(num_chunks, num_workers, num_ahead, prefetch, progress)
         team = Team(queues, num_workers, num_ahead)
         num_rounds = 0
         while not queues.is_done and (is_last or chance.random() < 0.8):
@@ -90,13 +95,7 @@ def test_each_chunk_is_done_exactly_once(num_chunks, num_workers, num_ahead, pre
 def test_who_is_lost_takes_nothing_with_it(num_chunks, num_workers, num_ahead, prefetch, seed):
     """Whoever is lost, at whatever moment, one after the other: each chunk is in one part."""
     chance = random.Random(seed)  # noqa: S311 - a schedule that can be repeated
-    queues = ChunkQueues(
-        num_chunks=num_chunks,
-        num_workers=num_workers,
-        chunks_per_round=8,
-        num_ahead=num_ahead,
-        prefetch=prefetch,
-    )
+    queues = queues_of(num_chunks, num_workers, num_ahead, prefetch)
     team = Team(queues, num_workers, num_ahead)
     num_rounds, lost, first = 0, [], chance.randrange(2)  # chunks are left after that
     while not queues.is_done:
