@@ -167,7 +167,7 @@ class BalancerState:
             calibration.believed(models, sizes, instead=self._even(joined)),
             reason=calibration.in_words(self._known),
             plan_id=plan.plan_id + 1,
-            calibration_ratio=calibration.next_ratio(plan, models, sizes),
+            calibration_ratio=calibration.next_ratio(plan, self._known, models, sizes),
         )
         return [self._plan]
 

@@ -3,7 +3,8 @@
 All wait for each other at their admission anyway, and an even share costs as much as the slowest
 needs for it. So each first computes a small part of an even share, and then a part of what follows
 from that, which takes all about as long as the same part of a balanced step. Where a step takes
-long before its first sample, small parts tell little of the speed: parts grow until shares hold.
+long before its first sample, small parts tell little of the speed: parts grow until shares hold, or
+until it is known well enough how long each member takes for its own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ before, until a guess holds or so much was computed."""
 
 HOLDS_RATIO = 0.15
 """What a guess loses at most by what was measured since, if it holds."""
+
+KNOWN_RATIO = 0.25
+"""Standard error of a member's foretold time at most, if it is known well enough: a first step that
+is so far off costs less than one more measurement by all."""
 
 GAIN_RATIO = 0.1
 """What other shares must save to be believed after a pass or two: noise alone promises less."""
@@ -47,20 +52,30 @@ def first_ratio(
 
 
 def next_ratio(
-    plan: BatchPlan, models: Mapping[WorkerId, StepTimeModel], sizes: tuple[int, ...]
+    plan: BatchPlan,
+    known: Mapping[WorkerId, WorkerModel],
+    models: Mapping[WorkerId, StepTimeModel],
+    sizes: tuple[int, ...],
 ) -> float:
-    """The same for the plan after this one; 0: what it says holds.
+    """The same for the plan after this one; 0: that needs no further measurement.
 
     Args:
         plan: By which they have measured.
-        models: Of the members in rank order, with that.
+        known: Its members in rank order, with what they have measured.
+        models: What follows from it.
         sizes: The best shares by them, samples.
     """
+    if plan.calibration_ratio >= LAST_RATIO:
+        return 0.0
     then, now = (
         slowest_seconds(tuple(models.values()), each) for each in (sizes, plan.local_batch_sizes)
     )
-    holds = plan.calibration_ratio > FIRST_RATIO and now <= (1 + HOLDS_RATIO) * then
-    return 0.0 if holds or plan.calibration_ratio >= LAST_RATIO else 2 * plan.calibration_ratio
+    is_enough = now <= (1 + HOLDS_RATIO) * then or all(
+        record.estimator.standard_error_ratio(size) <= KNOWN_RATIO
+        for record, size in zip(known.values(), sizes, strict=True)
+    )
+    is_first = plan.calibration_ratio <= FIRST_RATIO  # a single size tells no overhead
+    return 0.0 if is_enough and not is_first else 2 * plan.calibration_ratio
 
 
 def learn(known: Mapping[WorkerId, WorkerModel], event: Calibrated) -> None:

@@ -105,6 +105,28 @@ def told(plan_id, *seconds, rendezvous_id=1):
     return Calibrated(rendezvous_id=rendezvous_id, plan_id=plan_id, measured=measured)
 
 
+SECOND_PASSES = {
+    "overhead, then samples": (((4, 0.08), (4, 0.2)), ((12, 0.16), (6, 0.28)), False),
+    "as long as before": (((4, 0.08), (4, 0.2)), ((12, 0.08), (6, 0.2)), True),
+    "as the first said": (((4, 0.08), (4, 0.2)), ((12, 0.24), (6, 0.3)), False),
+}
+"""Samples and seconds of both members' first passes, of their second ones, and whether a third is
+wanted: shares that were wrong need one only where it is not known yet how times grow."""
+
+
+@pytest.mark.parametrize("case", SECOND_PASSES)
+def test_a_third_measurement_only_where_it_tells_something(case):
+    """All wait for it."""
+    *rounds, is_wanted = SECOND_PASSES[case]
+    state = BalancerState(BalanceConfig(calibrate="auto"))
+    state.handle(joined(global_batch_size=256), now_seconds=0.0)
+    for plan_id, passes in enumerate(rounds, 1):
+        measured = tuple((PassTiming(*each),) for each in passes)
+        event = Calibrated(rendezvous_id=1, plan_id=plan_id, measured=measured)
+        (plan,) = state.handle(event, now_seconds=0.0)
+    assert (plan.calibration_ratio > 0) == is_wanted
+
+
 def test_two_measurements_then_a_plan():
     """The second is at shares that follow from the first; what comes twice is ignored."""
     state = BalancerState(BalanceConfig(calibrate="auto"))
