@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,6 +73,38 @@ def test_a_peer_that_fails_costs_its_row_alone(monkeypatch):
     assert len(table.measured["ours / horovod"]) == 2
     assert all(len(row) == len(table.columns) for row in table.rows)
     assert table.numbers[0].found == "-8.33% (-8.33% to -8.33%)"
+
+
+@pytest.mark.parametrize(
+    ("best", "tried"),
+    [(0.0, [0.03, -0.03]), (0.06, [0.03, 0.06, 0.09]), (-0.03, [0.03, -0.03, -0.06])],
+)
+def test_the_best_static_split_is_searched_for(monkeypatch, best, tried):
+    """From that by speeds on, as long as it gets better; what was best is found on either side."""
+
+    def run(_self, entries):
+        asked.extend(entries)
+        return [run_of(1 + abs(entry.given_up - best)) for entry in entries]
+
+    asked = []
+    monkeypatch.setattr(Race, "run", run)
+    race = Race({}, QUOTAS)
+    race.speeds = {"fast": 100.0, "half": 50.0, "quarter": 25.0}
+    found = race.oracle(10, run_of(1 + abs(best)), [].append)
+    assert [entry.given_up for entry in asked] == pytest.approx(tried)
+    assert found.step_seconds[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("given_up", [0.0, 0.1, -0.1])
+def test_a_static_split_gives_up_the_same_on_each_host(tmp_path, given_up):
+    """Relative to the fastest host's speed, which stays the unit of the hints."""
+    path = tmp_path / "nodes.yaml"
+    hosts = {name: SimpleNamespace(node=dict) for name in QUOTAS}
+    race = Race(hosts, QUOTAS)
+    race.speeds = {"fast": 100.0, "half": 50.0, "quarter": 25.0}
+    race._write_nodes(path, Entry(peer="static", num_steps=1, given_up=given_up))
+    hints = [node["relative_speed"] for node in json.loads(path.read_text())["nodes"]]
+    assert hints == pytest.approx([(1 / 2**i - given_up) / (1 - given_up) for i in range(3)])
 
 
 def test_a_race_states_every_number_to_beat(monkeypatch):

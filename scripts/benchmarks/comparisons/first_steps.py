@@ -14,9 +14,10 @@ import numpy as np
 
 from benchmarks.numbers import Number
 from benchmarks.peers import MEASURED, Cluster, Run
+from benchmarks.peers import PEERS as RACE
 from benchmarks.tables import Effort, Say, Table, median_of, share_of_ideal, take_turns
 
-PEERS = (MEASURED, "ours", "static", "oracle")
+PEERS = (MEASURED, *RACE)
 FIRST = 5
 GOAL, FIRST_GOAL = 0.93, 0.85
 NUM_DRAWN = 2

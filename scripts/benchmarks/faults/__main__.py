@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -16,6 +16,7 @@ from tests.kit.fault_job import NODE_NAMES, FaultJob, in_words
 
 Case = Callable[[Path, int], float]
 FAULT_STEP, LAST_EPOCH = 30, 12
+SMALL_CHUNKS = {"wait_free": True, "micro_batch_size": 4}
 LARGE = 50_000_000
 """Parameters, which with their momentum are 0.4 GB."""
 
@@ -121,18 +122,32 @@ def pause(folder: Path, num_workers: int) -> float:
     return kill_in_rounds(folder, num_workers).lost_steps()
 
 
+def pause_long(folder: Path, num_workers: int) -> float:
+    """The same where a step takes 100 ms: eight chunks of 12.5 ms each."""
+    options = {"wait_free": True, "micro_batch_size": 2}
+    job = kill_in_rounds(folder, num_workers, options, step_seconds=0.0125, epochs=8)
+    return job.lost_steps()
+
+
 def again(folder: Path, num_workers: int) -> float:
     """Batches that are computed in vain then; beside others on the machine, too, this is exact."""
     return kill_in_rounds(folder, num_workers).computed_again()
 
 
-def kill_in_rounds(folder: Path, num_workers: int) -> FaultJob:
+def kill_in_rounds(
+    folder: Path,
+    num_workers: int,
+    options: Mapping[str, Any] = SMALL_CHUNKS,
+    *,
+    step_seconds: float = 0.005,
+    epochs: int = LAST_EPOCH,
+) -> FaultJob:
     """Kill -9 of one worker in wait-free rounds; each sample was used once in each epoch."""
     fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
-    options = {"wait_free": True, "micro_batch_size": 4}
-    job = run_job(folder, num_workers, [fault], step_seconds=0.005, options=options)
+    more = {"step_seconds": step_seconds, "options": options}
+    job = run_job(folder, num_workers, [fault], epochs, **more)
     counts = [result["times_used"] for result in job.results()]
-    if counts != [[LAST_EPOCH, LAST_EPOCH]] * (num_workers - 1):
+    if counts != [[epochs, epochs]] * (num_workers - 1):
         raise RuntimeError(f"samples were lost or repeated: {counts}\n{job.console}")
     return job
 
@@ -155,6 +170,7 @@ CASES: dict[str, Case] = {
     "join": join,
     "join_large": join_large,
     "pause": pause,
+    "pause_long": pause_long,
     "again": again,
     "kill_horovod": kill_horovod,
     "kill_torchrun": kill_torchrun,
