@@ -32,6 +32,7 @@ from hetero_hvd.probes.gpu.leased_names import leased_names
 from hetero_hvd.probes.gpu.visible_names import visible_names
 from hetero_hvd.probes.kernel.control_groups import num_oom_kills
 from hetero_hvd.probes.kernel.device_lease import DeviceTakenError, take_leases
+from hetero_hvd.probes.kernel.life_lock import give_life_lock
 from hetero_hvd.probes.kernel.parent_process import dies_with
 from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
 
@@ -264,9 +265,12 @@ def signal_group(child: subprocess.Popen[bytes], number: int) -> None:
 def tell_pulse(pid: int) -> None:
     """Tell how the worker is, in one piece, among what it writes; see `driver.output.pulse`."""
     own, of_all = active_seconds(pid), sum(map(active_seconds, session_of(pid)))
-    sign = f"\x01hetero-hvd:{state_of(pid)} {own:.3f} {of_all:.3f}\x01"
+    _tell_sign(f"{state_of(pid)} {own:.3f} {of_all:.3f}")
+
+
+def _tell_sign(words: str) -> None:
     with suppress(OSError):
-        os.write(sys.stdout.fileno(), sign.encode())
+        os.write(sys.stdout.fileno(), f"\x01hetero-hvd:{words}\x01".encode())
 
 
 def node_orders() -> NodeOrders:
@@ -287,8 +291,7 @@ def say_goodbye(exit_code: int) -> None:
 
     See `driver.workers.goodbye`.
     """
-    with suppress(OSError):
-        os.write(sys.stdout.fileno(), f"\x01hetero-hvd:goodbye {exit_code}\x01".encode())
+    _tell_sign(f"goodbye {exit_code}")
 
 
 def tell_of_node(what: str, orders: Iterator[bytes]) -> None:
@@ -399,7 +402,8 @@ def main(arguments: Sequence[str] | None = None, *, note_without_gpu: str = "") 
             return EXIT_UNFIT
         if note_without_gpu and "CUDA_VISIBLE_DEVICES" not in order["environment"]:
             sys.stderr.write(f"{note_without_gpu}\n")
-        child = start(order, leases(order))
+        held, life_lock = leases(order), give_life_lock(order["environment"])
+        child = start(order, [*held, *life_lock.descriptors])
     except (OSError, ValueError) as error:
         is_taken = isinstance(error, DeviceTakenError)
         sys.stderr.write(f"{error}\n" if is_taken else f"cannot start the worker: {error}\n")
@@ -411,6 +415,7 @@ def main(arguments: Sequence[str] | None = None, *, note_without_gpu: str = "") 
     )
     for task in tasks:
         threading.Thread(target=task, daemon=True).start()
+    life_lock.watch(lambda: _tell_sign("X 0.000 0.000"))
     # Not reaped yet, the worker keeps its process group's number from being given to somebody else.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     signal_group(child, signal.SIGKILL)

@@ -11,6 +11,7 @@ import pytest
 
 from hetero_hvd import supervisor
 from hetero_hvd.core.numerics.cpu_capability import variables
+from hetero_hvd.driver.output.pulse import DEAD
 from hetero_hvd.driver.output.signs import SignFilter
 from hetero_hvd.exit_codes import EXIT_NO_PLACE, EXIT_UNFIT
 from hetero_hvd.messages import NodeEquipped, NodeSampled
@@ -87,6 +88,30 @@ def test_an_old_processor_is_refused_by_name(tmp_path, processor, capability, is
         "cpu_capability=avx2: this processor has no avx2, fma: leave the node out, or train all of "
         "the run, from its first step on, with --cpu-capability default"
     )
+
+
+HOLDER = """
+import os, signal, time
+from hetero_hvd.probes.kernel.life_lock import LIFE_LOCK_VARIABLE, hold_inherited
+assert hold_inherited(os.environ[LIFE_LOCK_VARIABLE])
+time.sleep(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("wrapper", [[], ["sh", "-c", '"$@"; true', "sh"]], ids=["itself", "shell"])
+def test_a_supervisor_tells_that_its_worker_dies(tmp_path, wrapper):
+    """In front of whatever it says at the end, and through a shell that has started it."""
+    command = [*wrapper, sys.executable, "-c", HOLDER]
+    order = {"command": command, "directory": str(tmp_path), "environment": {}, "gpu": None}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    own = [sys.executable, "-m", "hetero_hvd.supervisor"]
+    with subprocess.Popen(own, env=variables_of_checkout(), **pipes) as process:
+        process.stdin.write(f"{json.dumps(order)}\n".encode())
+        process.stdin.flush()  # its end would end the worker
+        output, signs = SignFilter().feed(process.stdout.read())
+    assert (process.returncode, output) == (0 if wrapper else 137, b"")
+    assert signs.looks == [(DEAD, 0.0, 0.0)]
 
 
 def test_a_supervisor_tells_of_its_node_when_asked(tmp_path):

@@ -28,6 +28,7 @@ from hetero_hvd.messages.launch import (
     WorkerLaunch,
 )
 from hetero_hvd.probes.kernel.device_lease import FOLDER_VARIABLE as LEASES_FOLDER_VARIABLE
+from hetero_hvd.probes.kernel.life_lock import LIFE_LOCK_VARIABLE
 from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE
 
 
@@ -99,6 +100,7 @@ SET_FOR_WORKERS = {
     LAUNCH_VARIABLE: "what the worker is told at its start, as JSON: `messages/launch.py`",
     WORKER_VARIABLE: "the worker's name, for example `alpha:0`: for the script's own use",
     TLS_VARIABLE: "the worker's key and certificate; removed from the environment when it is read",
+    LIFE_LOCK_VARIABLE: "descriptor of a lock by which the end of the worker is noticed at once",
 }
 """What our driver sets in the environment of each worker."""
 

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hetero_hvd.config import JobConfig
@@ -198,6 +199,18 @@ class Membership:
             self._slots.changed()
             self.lost(slot.host, is_orderly=True)
 
+    def _dies(self, slot: Slot) -> None:
+        """The kernel frees a member's memory: the others do not wait for the end of its process.
+
+        That of the last one says how the job ends; who has said a last word is expected to end.
+        """
+        if slot.last_word is not None or self.present == [slot]:
+            return
+        slot.left.set()
+        self.rendezvous.gone(slot.host)
+        self._slots.changed()
+        self.lost(slot.host)
+
     def _change_wanted(self, joining: set[str], leaving: set[str]) -> None:
         """Called in a thread of Horovod's."""
         self._loop.call_soon_threadsafe(self._request_reset, joining, leaving)
@@ -222,6 +235,7 @@ class Membership:
             interface=slot.ready.interface,
             gloo_timeout_seconds=self._job.gloo_timeout_seconds,
         )
+        slot.output.on_death = partial(self._dies, slot)
         slot.admission = Admit(environment=environment, rendezvous_id=self._tracker.rendezvous_id)
         self._channels.send(slot.host, slot.admission)  # sent again if the channel is broken now
         exited, left = slot.process.exited, asyncio.create_task(slot.left.wait())

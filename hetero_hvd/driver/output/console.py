@@ -19,7 +19,7 @@ from typing import TextIO
 
 from hetero_hvd.core.printable import printable
 from hetero_hvd.core.view.meanings import Meaning, Words
-from hetero_hvd.driver.output.pulse import Look, Pulse
+from hetero_hvd.driver.output.pulse import DEAD, Look, Pulse
 from hetero_hvd.driver.output.signs import SignFilter
 from hetero_hvd.driver.output.split_lines import LineSplitter
 from hetero_hvd.driver.output.terminal import Terminal, TerminalStyle, plain
@@ -138,6 +138,7 @@ class WorkerOutput:
         known_line: One that was shown and is not again; None: there is none.
         pulse: What the supervisor has told of the running process.
         samples: What it has told of the node, and nobody has taken yet, oldest first.
+        on_death: Called when the supervisor has told that the process dies, before it has ended.
 
     Args:
         console: Where to show lines.
@@ -164,6 +165,7 @@ class WorkerOutput:
         self._signs = SignFilter()
         self.pulse = Pulse()
         self.samples: deque[bytes] = deque(maxlen=MAX_SAMPLES)
+        self.on_death: Callable[[], None] = lambda: None
 
     def feed(self, data: bytes) -> None:
         """Take in what a process has written."""
@@ -179,6 +181,8 @@ class WorkerOutput:
                     all_seconds=all_seconds,
                 )
             )
+            if state == DEAD:
+                self.on_death()
         if data:
             self._take(data)
 

@@ -31,6 +31,7 @@ from hetero_hvd.messages.launch import (
     asked_mode,
     launch_from_text,
 )
+from hetero_hvd.probes.kernel.life_lock import LIFE_LOCK_VARIABLE
 from hetero_hvd.probes.other_launchers import started_by
 from hetero_hvd.worker.lead.settings import LeadSettings
 
@@ -55,11 +56,13 @@ class LaunchSettings:
         launch: The record of it.
         tls: Key and certificates for the channel, PEM; empty without a driver.
         lead: By what rank 0 leads the run without a driver.
+        life_lock: What `hold_inherited` takes; empty without a driver.
     """
 
     launch: WorkerLaunch = field(default_factory=WorkerLaunch)
     tls: bytes = b""
     lead: LeadSettings = field(default_factory=LeadSettings)
+    life_lock: str = ""
 
     @property
     def worker(self) -> WorkerId:
@@ -149,7 +152,8 @@ def _settings_of(found: Mapping[str, str]) -> LaunchSettings:
             f"{TLS_VARIABLE}: is missing or no certificate: only the process that the driver has "
             "started is a worker"
         )
-    return LaunchSettings(launch=launch, tls=tls.encode())
+    life_lock = found.get(LIFE_LOCK_VARIABLE, "")
+    return LaunchSettings(launch=launch, tls=tls.encode(), life_lock=life_lock)
 
 
 def unknown_variables() -> Iterator[str]:

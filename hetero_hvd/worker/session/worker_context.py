@@ -26,6 +26,7 @@ from hetero_hvd.messages import (
     WorkerId,
 )
 from hetero_hvd.messages.identity import RunIdentity
+from hetero_hvd.probes.kernel.life_lock import hold_inherited
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.worker.accelerator import own_device, uuid_of
 from hetero_hvd.worker.comm.horovod import (
@@ -102,6 +103,7 @@ class WorkerContext:
             self.farewell.prepare()
             phase_sessions.tell_through(self._wants_sessions)
             admission = self.client.wait_for_admission()
+            hold_inherited(settings.life_lock)
             take_slot(admission.environment)
             self.rendezvous_id = admission.rendezvous_id
         self._collective = open_collective(is_unwanted=self._is_unwanted)

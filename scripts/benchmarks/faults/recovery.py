@@ -86,6 +86,7 @@ def split(job: FaultJob, unix_seconds: float) -> Split:
     }
     recovered_at, told = max(ends), list(ends.values())
     asked_at = met_at - met.return_seconds - met.address_seconds - met.rest_seconds
+    noticed_at = min(noticed_at, asked_at)  # the process may end after all know of it
     seconds = job.recovery_seconds()
     parts = {
         "until the driver knows": noticed_at - killed_at,

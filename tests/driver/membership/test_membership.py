@@ -18,6 +18,7 @@ class MeetingPlace:
     def __init__(self):
         self.waiting = set()
         self.invalid = []
+        self.removed = []
         self.on_members = None
 
     def follow(self, *, on_members, on_return):  # noqa: ARG002 - nobody returns here
@@ -27,6 +28,10 @@ class MeetingPlace:
     def invalidate(self, host):
         """Its values are no longer given."""
         self.invalid.append(host)
+
+    def gone(self, host):
+        """It gets no rank."""
+        self.removed.append(host)
 
 
 def run(monkeypatch, course):
@@ -90,6 +95,34 @@ def test_the_word_follows_the_last_data_of_one_that_leaves(monkeypatch):
 
     assert run(monkeypatch, course)
     assert heard == [["a"]]
+
+
+DYING = {
+    "a member": ({}, ["b", "c"]),
+    "one that has said its last word": ({"last_word": "Leaving"}, []),
+    "the last one": ({"others": []}, []),
+}
+
+
+@pytest.mark.parametrize("case", DYING)
+def test_who_is_told_that_a_member_dies(monkeypatch, case):
+    """Before its process has ended; once, as it has left the membership then."""
+    facts, told = DYING[case]
+    slots = {
+        host: SimpleNamespace(host=host, left=asyncio.Event(), last_word=facts.get("last_word"))
+        for host in ["a", *facts.get("others", ["b", "c"])]
+    }
+    changes = []
+
+    def course(membership, meeting):
+        membership._slots.find = slots.get
+        membership._slots.changed = lambda: changes.append({s.host for s in membership.present})
+        membership._dies(slots["a"])
+        assert meeting.removed == meeting.invalid == (["a"] if told else [])
+
+    assert run(monkeypatch, course) == [(host, WORD) for host in told]
+    assert slots["a"].left.is_set() == bool(told)
+    assert changes == ([{"b", "c"}] if told else [])
 
 
 WISHES = {
