@@ -41,6 +41,7 @@ def test_a_death_costs_one_worker_and_no_step(start, deaths):
     said = sum(len(names) - n for n, (*_, place) in enumerate(deaths, 1) if place != "after")
     assert job.console.count("(interrupted, nothing copied)") >= said
     assert_told(job, len(names) - 1)
+    assert all(result["holds_life_lock"] for result in job.results())
 
 
 def assert_told(job, num_left):

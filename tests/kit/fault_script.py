@@ -26,6 +26,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import hetero_hvd
+from hetero_hvd.probes.kernel import life_lock
 from hetero_hvd.worker.shards import sharded_optimizer
 
 NEVER_SECONDS = 3600.0
@@ -299,6 +300,7 @@ def main() -> None:
         "worker": worker,
         "applied_steps": trainer.applied_steps,
         "times_used": [min(counts), max(counts)],
+        "holds_life_lock": life_lock.is_held(),
         "state": sha256(state).hexdigest(),
     }
     (script.folder / f"result-{name}.json").write_text(json.dumps(result))

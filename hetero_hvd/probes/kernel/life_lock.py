@@ -130,8 +130,14 @@ def hold_inherited(text: str) -> bool:
         os.close(descriptor)
     except (OSError, ValueError, OverflowError):
         return False  # nobody has given one, or a program in between has closed it
-    _held.append(lock)
-    return lock.hold()
+    if is_held := lock.hold():
+        _held.append(lock)
+    return is_held
+
+
+def is_held() -> bool:
+    """Whether this process holds one."""
+    return bool(_held)
 
 
 _held: list[LifeLock] = []
