@@ -67,15 +67,17 @@ def next_ratio(
     """
     if plan.calibration_ratio >= LAST_RATIO:
         return 0.0
+    if plan.calibration_ratio <= FIRST_RATIO:  # a single size tells no overhead
+        return 2 * plan.calibration_ratio
     then, now = (
         slowest_seconds(tuple(models.values()), each) for each in (sizes, plan.local_batch_sizes)
     )
     is_enough = now <= (1 + HOLDS_RATIO) * then or all(
         record.estimator.standard_error_ratio(size) <= KNOWN_RATIO
         for record, size in zip(known.values(), sizes, strict=True)
+        if size
     )
-    is_first = plan.calibration_ratio <= FIRST_RATIO  # a single size tells no overhead
-    return 0.0 if is_enough and not is_first else 2 * plan.calibration_ratio
+    return 0.0 if is_enough else 2 * plan.calibration_ratio
 
 
 def learn(known: Mapping[WorkerId, WorkerModel], event: Calibrated) -> None:

@@ -127,6 +127,22 @@ def test_a_third_measurement_only_where_it_tells_something(case):
     assert (plan.calibration_ratio > 0) == is_wanted
 
 
+def test_who_gets_no_share_is_not_asked_how_sure_it_is():
+    """One of whom is known that it has no overhead, and that it is far too slow."""
+    slow = SpeedProfile(
+        model=StepTimeModel(overhead_seconds=0.0, seconds_per_sample=100.0), largest_share=32
+    )
+    state = BalancerState(BalanceConfig(calibrate="auto"), {WORKERS[0]: slow})
+    state.handle(joined(), now_seconds=0.0)
+    for plan_id, passes in enumerate([(4, 0.2), (8, 0.1), (16, 0.1), (32, 0.1)], 1):
+        event = Calibrated(rendezvous_id=1, plan_id=plan_id, measured=((), (PassTiming(*passes),)))
+        (plan,) = state.handle(event, now_seconds=0.0)
+        assert plan.local_batch_sizes == (0, 64)
+        if not plan.calibration_ratio:
+            break
+    assert not plan.calibration_ratio
+
+
 def test_two_measurements_then_a_plan():
     """The second is at shares that follow from the first; what comes twice is ignored."""
     state = BalancerState(BalanceConfig(calibrate="auto"))
