@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from functools import partial
 from itertools import combinations
 
 import pytest
@@ -174,12 +175,12 @@ class Cluster:
                 self.meet()
         return self
 
-    def lose(self, name, *, comes_back):
-        """A worker's process ends."""
+    def lose(self, name, *, comes_back, is_told_late=False):
+        """A worker's process ends; the others may meet before that is told."""
         worker = WorkerId(name, 0)
         self.starting |= {worker}
-        self.trial.lost(worker)
-        self.meet()
+        for tell in (partial(self.trial.lost, worker), self.meet)[:: -1 if is_told_late else 1]:
+            tell()
         self.exchange()
         self.starting -= {worker}
         if not comes_back:
@@ -304,6 +305,13 @@ def lost(cluster):
     cluster.train()
 
 
+def lost_and_told_late(cluster):
+    """The others meet while its memory is freed, before its process has ended."""
+    cluster.train(5)
+    cluster.lose("n2", comes_back=True, is_told_late=True)
+    cluster.train()
+
+
 def lost_for_good(cluster):
     """The others are still compared."""
     cluster.train(12)
@@ -314,9 +322,9 @@ def lost_for_good(cluster):
 def never_together(cluster):
     """A node is to come back, and does not."""
     cluster.train(12)
-    cluster.starting = {WorkerId("n0", 0)}
-    cluster.meet()
-    cluster.train(20)
+    assert WorkerId("n2", 0) not in cluster.joined.workers
+    cluster.starting = {WorkerId("n2", 0)}
+    cluster.train()
 
 
 def ended_before(cluster):
@@ -337,6 +345,7 @@ ENDINGS = {
     "no step": (lambda cluster: cluster.trial.close(), SLOW_LINK, "needs a script that trains by"),
     "too few steps": (ended_before, SLOW_LINK, "the job has ended before the trial was over"),
     "a node dies and comes back": (lost, SLOW_LINK, "best of"),
+    "its end is told late": (lost_and_told_late, SLOW_LINK, "best of"),
     "a node dies for good": (lost_for_good, SLOW_LINK, "best of"),
     "a node does not come": (
         never_together,
@@ -364,7 +373,7 @@ def test_however_a_trial_ends_it_says_how_and_all_come_back(name):
     assert all(len(each.nodes) >= made.get("min_np", 1) for each in measured)
     assert all(each.num_steps >= 20 * len(each.rounds) for each in measured)
     assert len(measured) <= MAX_MEASURED
-    if name == "a node dies and comes back":
+    if name in {"a node dies and comes back", "its end is told late"}:
         assert cluster.found["n0", "n1", "n2"].num_void == 1
         assert cluster.best_found()
     if name == "a node dies for good":
