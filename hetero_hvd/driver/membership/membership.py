@@ -199,13 +199,21 @@ class Membership:
             self._slots.changed()
             self.lost(slot.host, is_orderly=True)
 
-    def _dies(self, slot: Slot) -> None:
+    def _dies(self, slot: Slot, host: str) -> None:
         """The kernel frees a member's memory: the others do not wait for the end of its process.
 
-        That of the last one says how the job ends; who has said a last word is expected to end.
+        Where nobody goes on, that says how the job ends; who has said a last word is expected to
+        end. A program that has started the member may live on, and start another one.
+
+        Args:
+            slot: The member's.
+            host: Its name as a Horovod host.
         """
-        if slot.last_word is not None or self.present == [slot]:
+        others = [s for s in self.present if s is not slot and s.last_word is None]
+        process = slot.process
+        if not slot.runs_as(host) or process is None or slot.last_word is not None or not others:
             return
+        self._loop.call_later(LEAVE_SECONDS, process.terminate)
         slot.left.set()
         self.rendezvous.gone(slot.host)
         self._slots.changed()
@@ -235,7 +243,7 @@ class Membership:
             interface=slot.ready.interface,
             gloo_timeout_seconds=self._job.gloo_timeout_seconds,
         )
-        slot.output.on_death = partial(self._dies, slot)
+        slot.output.on_death = partial(self._dies, slot, slot.host)
         slot.admission = Admit(environment=environment, rendezvous_id=self._tracker.rendezvous_id)
         self._channels.send(slot.host, slot.admission)  # sent again if the channel is broken now
         exited, left = slot.process.exited, asyncio.create_task(slot.left.wait())

@@ -173,6 +173,9 @@ class WorkerOutput:
         now_seconds = time.monotonic()
         self.samples.extend(signs.samples)
         for state, own_seconds, all_seconds in signs.looks:
+            if state == DEAD:
+                self.on_death()
+                continue
             self.pulse.told(
                 Look(
                     at_seconds=now_seconds,
@@ -181,8 +184,6 @@ class WorkerOutput:
                     all_seconds=all_seconds,
                 )
             )
-            if state == DEAD:
-                self.on_death()
         if data:
             self._take(data)
 

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 LIFE_LOCK_VARIABLE = "HETERO_HVD_LIFE_LOCK"
 
@@ -95,41 +96,59 @@ class GivenLifeLock:
 
     def watch(self, on_death: Callable[[], None]) -> None:
         """The process has started: call this in a thread when it dies."""
-
-        def wait() -> None:
-            if self._lock is not None and self._lock.wait_for_death():
-                on_death()
-
+        if (lock := self._lock) is None:
+            return
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+        def wait() -> None:
+            if lock.wait_for_death():
+                on_death()
+
         threading.Thread(target=wait, daemon=True).start()
 
 
 def give_life_lock(environment: dict[str, str]) -> GivenLifeLock:
     """One for a process that is started with this environment and its descriptors."""
-    try:
-        descriptor = os.memfd_create("hetero-hvd-life-lock")
-        os.ftruncate(descriptor, mmap.PAGESIZE)
-        lock = LifeLock(descriptor)
-        lock.initialize()
-    except (OSError, AttributeError):  # the end of the process is noticed in any case, but later
-        return GivenLifeLock(None, ())
-    environment[LIFE_LOCK_VARIABLE] = str(descriptor)
+    environment[LIFE_LOCK_VARIABLE] = ""  # this process may have been given one itself
+    with ExitStack() as stack:
+        try:
+            descriptor = os.memfd_create("hetero-hvd-life-lock")
+            stack.callback(os.close, descriptor)
+            os.ftruncate(descriptor, mmap.PAGESIZE)
+            lock = LifeLock(descriptor)
+            lock.initialize()
+        except (OSError, AttributeError):  # the end is noticed in any case, but later
+            return GivenLifeLock(None, ())
+        stack.pop_all()
+    environment[LIFE_LOCK_VARIABLE] = f"{descriptor}:{_identity(descriptor)}"
     return GivenLifeLock(lock, (descriptor,))
+
+
+def _identity(descriptor: int) -> str:
+    """Of the file behind it: a number alone may be another file's by now.
+
+    Raises:
+        OSError: There is none.
+    """
+    status = os.fstat(descriptor)
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 def hold_inherited(text: str) -> bool:
     """Hold the lock of the process that has started this one; whether there is one.
 
     Args:
-        text: Its descriptor, as `LIFE_LOCK_VARIABLE` has it.
+        text: As `LIFE_LOCK_VARIABLE` has it.
     """
+    number, _, identity = text.partition(":")
     try:
-        descriptor = int(text)
+        if identity != _identity(descriptor := int(number)):
+            return False  # a program in between has closed it
         lock = LifeLock(descriptor)
         os.close(descriptor)
     except (OSError, ValueError, OverflowError):
-        return False  # nobody has given one, or a program in between has closed it
+        return False
     if is_held := lock.hold():
         _held.append(lock)
     return is_held

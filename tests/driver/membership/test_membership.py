@@ -99,8 +99,11 @@ def test_the_word_follows_the_last_data_of_one_that_leaves(monkeypatch):
 
 DYING = {
     "a member": ({}, ["b", "c"]),
-    "one that has said its last word": ({"last_word": "Leaving"}, []),
+    "one that has said its last word": ({"a": "Leaving"}, []),
     "the last one": ({"others": []}, []),
+    "the last one without a last word": ({"b": "ScriptEnded", "c": "Crashed"}, []),
+    "one of two without": ({"b": "ScriptEnded"}, ["b", "c"]),
+    "one whose process is gone": ({"host": "a.r1"}, []),
 }
 
 
@@ -109,19 +112,28 @@ def test_who_is_told_that_a_member_dies(monkeypatch, case):
     """Before its process has ended; once, as it has left the membership then."""
     facts, told = DYING[case]
     slots = {
-        host: SimpleNamespace(host=host, left=asyncio.Event(), last_word=facts.get("last_word"))
+        host: SimpleNamespace(
+            host=host,
+            left=asyncio.Event(),
+            last_word=facts.get(host),
+            process=SimpleNamespace(terminate=lambda host=host: ended.append(host)),
+            runs_as=lambda name: name == facts.get("host", "a"),
+        )
         for host in ["a", *facts.get("others", ["b", "c"])]
     }
+    ended = []
+    monkeypatch.setattr(module, "LEAVE_SECONDS", 0.01)
     changes = []
 
     def course(membership, meeting):
         membership._slots.find = slots.get
         membership._slots.changed = lambda: changes.append({s.host for s in membership.present})
-        membership._dies(slots["a"])
+        membership._dies(slots["a"], "a")
         assert meeting.removed == meeting.invalid == (["a"] if told else [])
 
     assert run(monkeypatch, course) == [(host, WORD) for host in told]
     assert slots["a"].left.is_set() == bool(told)
+    assert ended == (["a"] if told else [])  # what has started the member may live on
     assert changes == ([{"b", "c"}] if told else [])
 
 

@@ -125,15 +125,35 @@ def test_it_is_told_before_the_memory_is_freed():
     assert any(is_told_first() for _ in range(10))  # this process may wait for a core, too
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1e3", "99999", "9" * 30, "null", "pipe"])
-def test_what_is_no_lock_is_none(text):
-    """A program in between may have closed it; nobody who is no worker was given one."""
-    read, write = os.pipe()
-    null = os.open(os.devnull, os.O_RDWR)
-    names = {"null": null, "pipe": read}
-    assert not hold_inherited(str(names.get(text, text)))
-    for descriptor in (read, write, null):
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "-1", "1e3", "99999", "9" * 30, ":", "1:", "file", "file:", "file:1:2", "pipe"],
+)
+def test_what_is_no_lock_is_none(tmp_path, text):
+    """A program in between may have closed it, and its number be that of a file of the script."""
+    path = tmp_path / "data"
+    path.write_bytes(b"S" * 8192)
+    names = {"file": os.open(path, os.O_RDWR)}
+    name, _, rest = text.partition(":")
+    assert not hold_inherited(f"{names.get(name, name)}:{rest}")
+    assert not hold_inherited(str(names.get(name, name)))
+    os.close(names["file"])  # nobody else has
+    assert path.read_bytes() == b"S" * 8192
+
+
+def test_a_lock_whose_number_is_another_files_by_now(tmp_path):
+    """What a file holds is not written over, and it stays open."""
+    environment = {}
+    given = give_life_lock(environment)
+    (number,) = given.descriptors
+    path = tmp_path / "data"
+    path.write_bytes(b"S" * 8192)
+    own = os.open(path, os.O_RDWR)
+    os.dup2(own, number)
+    assert not hold_inherited(environment[LIFE_LOCK_VARIABLE])
+    for descriptor in (own, number):
         os.close(descriptor)
+    assert path.read_bytes() == b"S" * 8192
 
 
 @pytest.mark.parametrize("error", [OSError(38, "no such call"), AttributeError("memfd_create")])
@@ -144,8 +164,7 @@ def test_a_system_without_one(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(os, "memfd_create", fail)
-    environment = {}
+    environment = {LIFE_LOCK_VARIABLE: "4:1:2"}  # that of this process itself
     given = give_life_lock(environment)
-    assert (environment, list(given.descriptors)) == ({}, [])
+    assert (environment, list(given.descriptors)) == ({LIFE_LOCK_VARIABLE: ""}, [])
     given.watch(lambda: pytest.fail("nobody has died"))
-    assert LIFE_LOCK_VARIABLE not in environment
