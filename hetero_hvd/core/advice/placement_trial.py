@@ -124,9 +124,8 @@ class PlacementTrial:
     def joined(self, event: WorkersJoined) -> None:
         """There is a new membership; who was to stay may be gone before its end is told."""
         before, self._members = self._members, frozenset(event.workers)
-        for worker in sorted((self.wanted or frozenset()) & (before - self._members)):
-            self._void(f"{worker} is gone")
-            break
+        if gone := (self.wanted or frozenset()) & (before - self._members):
+            self._void(f"{min(gone)} is gone")
         if not event.follows_plan:
             how = "the script divides its data itself" if event.shares_fixed else "no plan does"
             self._end(f"nothing to compare: planned shares are, and here {how}")

@@ -243,7 +243,7 @@ class Membership:
             interface=slot.ready.interface,
             gloo_timeout_seconds=self._job.gloo_timeout_seconds,
         )
-        slot.output.on_death = partial(self._dies, slot, slot.host)
+        slot.output.tell_death(partial(self._dies, slot, slot.host))
         slot.admission = Admit(environment=environment, rendezvous_id=self._tracker.rendezvous_id)
         self._channels.send(slot.host, slot.admission)  # sent again if the channel is broken now
         exited, left = slot.process.exited, asyncio.create_task(slot.left.wait())

@@ -138,7 +138,6 @@ class WorkerOutput:
         known_line: One that was shown and is not again; None: there is none.
         pulse: What the supervisor has told of the running process.
         samples: What it has told of the node, and nobody has taken yet, oldest first.
-        on_death: Called when the supervisor has told that the process dies, before it has ended.
 
     Args:
         console: Where to show lines.
@@ -165,7 +164,7 @@ class WorkerOutput:
         self._signs = SignFilter()
         self.pulse = Pulse()
         self.samples: deque[bytes] = deque(maxlen=MAX_SAMPLES)
-        self.on_death: Callable[[], None] = lambda: None
+        self._on_death: Callable[[], None] = lambda: None
 
     def feed(self, data: bytes) -> None:
         """Take in what a process has written."""
@@ -174,7 +173,7 @@ class WorkerOutput:
         self.samples.extend(signs.samples)
         for state, own_seconds, all_seconds in signs.looks:
             if state == DEAD:
-                self.on_death()
+                self._on_death()
                 continue
             self.pulse.told(
                 Look(
@@ -186,6 +185,10 @@ class WorkerOutput:
             )
         if data:
             self._take(data)
+
+    def tell_death(self, on_death: Callable[[], None]) -> None:
+        """Have this called when the running process dies, if that is known before it has ended."""
+        self._on_death = on_death
 
     def _take(self, data: bytes) -> None:
         if self._as_json is None:
@@ -199,6 +202,7 @@ class WorkerOutput:
         self._lines.flush()
         self._held = None
         self.pulse = Pulse()
+        self._on_death = lambda: None
 
     def hold(self) -> None:
         """Keep lines back until it is clear whether they are worth showing, or the process ends."""

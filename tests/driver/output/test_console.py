@@ -24,6 +24,25 @@ def test_lines_are_prefixed_and_kept(tmp_path):
     assert (tmp_path / "logs" / "a-0.log").read_bytes() == b"one\ntwo\r\n\xffthree"
 
 
+def test_that_a_process_dies_is_told_once_to_who_asked(tmp_path):
+    """It is no look at a process that lives, and does not concern the next one."""
+    console, told = Console(io.StringIO()), []
+    output = WorkerOutput(console, tmp_path / "a-0.log", "")
+    sign = b"\x01hetero-hvd:X 0.000 0.000\x01"
+    output.feed(sign)
+    output.tell_death(lambda: told.append("dies"))
+    output.feed(b"last words" + sign[:9])
+    assert not told
+    output.feed(sign[9:])
+    output.flush()
+    output.feed(sign)
+    output.close()
+    console.close()
+    assert told == ["dies"]
+    assert not output.pulse.has_answered
+    assert (tmp_path / "a-0.log").read_bytes() == b"last words"
+
+
 class SlowStream(io.StringIO):
     """A terminal that stands still until it is let go."""
 
