@@ -26,7 +26,7 @@ SHARED, ROBUST = 1, 1
 LARGEST_BYTES = 128
 """More than a `pthread_mutex_t` or its attributes have anywhere (glibc: 40, musl: 40)."""
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.1
 """Between two looks at whether the lock is held for the first time."""
 
 
