@@ -187,15 +187,16 @@ def _sleep(fault: dict[str, Any], _: Model | None) -> float:
 
 
 def _hold_the_interpreter(fault: dict[str, Any], _: Model | None) -> float:
-    """Compute in one call that never lets another thread run; for ever without `seconds`."""
+    """Compute and never let another thread run; for ever, in one call, without `seconds`."""
     seconds = fault.get("seconds")
     if seconds is None:
         re.match(r"(a+)+$", "a" * 64 + "b")
         return 1.0
-    began_at, size = time.perf_counter(), 2_000_000
-    sum(range(size))
-    rate = size / (time.perf_counter() - began_at)
-    sum(range(int(seconds * rate)))
+    before, ends_at = sys.getswitchinterval(), time.perf_counter() + seconds
+    sys.setswitchinterval(1000 * seconds)  # so long another thread waits before it asks
+    while time.perf_counter() < ends_at:
+        pass
+    sys.setswitchinterval(before)
     return 1.0
 
 
