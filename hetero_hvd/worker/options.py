@@ -32,6 +32,10 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "wait_free_lr": get_args(LearningRateRule),
     "sum_bits": (64, 32),
     "shard_optimizer": (True, False, "auto"),
+    "equal_micro_batches": (True, False),
+    "lookahead": (True, False),
+    "reproducible": (None, True, False),
+    "wait_free": (None, True, False),
 }
 """Options that have one of a few values; None is left to the job."""
 

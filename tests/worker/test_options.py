@@ -11,6 +11,7 @@ from typing import get_type_hints
 import pytest
 import torch
 
+from hetero_hvd.errors import UserError
 from hetero_hvd.messages.launch import JobSettings, TriedOptions
 from hetero_hvd.worker.options import StepOptions, TrainerOptions, step_options, with_tried
 
@@ -73,6 +74,16 @@ def test_a_type_checker_sees_the_trainer(tmp_path):
     notes = [line for line in done.stdout.splitlines() if "good.py" in line]
     said = [line.partition("Revealed type is ")[2].strip('"') for line in notes]
     assert said == ["int", "float", "dict[str, float]"], done.stdout
+
+
+@pytest.mark.parametrize("name", ["equal_micro_batches", "lookahead", "reproducible", "wait_free"])
+@pytest.mark.parametrize("value", ["yes", "no", "", 1, 0, [], {}], ids=repr)
+def test_a_switch_is_true_or_false(name, value):
+    """`"no"` would switch it on."""
+    given = {"micro_batch_size": 4, name: value}
+    with pytest.raises(UserError) as error:
+        step_options(given, JobSettings(), loader_batch_size=8)
+    assert str(error.value) == f"{name}={value!r}: must be True or False"
 
 
 @pytest.mark.parametrize(
