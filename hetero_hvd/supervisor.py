@@ -34,7 +34,7 @@ from hetero_hvd.probes.kernel.control_groups import num_oom_kills
 from hetero_hvd.probes.kernel.device_lease import DeviceTakenError, take_leases
 from hetero_hvd.probes.kernel.life_lock import give_life_lock
 from hetero_hvd.probes.kernel.parent_process import dies_with
-from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
+from hetero_hvd.probes.kernel.processes import DEAD, active_seconds, session_of, state_of
 
 if TYPE_CHECKING:
     from hetero_hvd.probes.sampling.node_orders import NodeOrders
@@ -415,7 +415,7 @@ def main(arguments: Sequence[str] | None = None, *, note_without_gpu: str = "") 
     )
     for task in tasks:
         threading.Thread(target=task, daemon=True).start()
-    life_lock.watch(lambda: _tell_sign("X 0.000 0.000"))
+    life_lock.watch(lambda: _tell_sign(f"{DEAD} 0.000 0.000"))
     # Not reaped yet, the worker keeps its process group's number from being given to somebody else.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     signal_group(child, signal.SIGKILL)

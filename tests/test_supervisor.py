@@ -11,10 +11,10 @@ import pytest
 
 from hetero_hvd import supervisor
 from hetero_hvd.core.numerics.cpu_capability import variables
-from hetero_hvd.driver.output.pulse import DEAD
 from hetero_hvd.driver.output.signs import SignFilter
 from hetero_hvd.exit_codes import EXIT_NO_PLACE, EXIT_UNFIT
 from hetero_hvd.messages import NodeEquipped, NodeSampled
+from hetero_hvd.probes.kernel.processes import DEAD
 from hetero_hvd.probes.sampling.local_samples import read_sample
 from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE, SharedFolder
 from tests.kit.checkout import variables as variables_of_checkout
@@ -106,12 +106,18 @@ def test_a_supervisor_tells_that_its_worker_dies(tmp_path, wrapper):
     order = {"command": command, "directory": str(tmp_path), "environment": {}, "gpu": None}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     own = [sys.executable, "-m", "hetero_hvd.supervisor"]
-    with subprocess.Popen(own, env=variables_of_checkout(), **pipes) as process:
-        process.stdin.write(f"{json.dumps(order)}\n".encode())
-        process.stdin.flush()  # its end would end the worker
-        output, signs = SignFilter().feed(process.stdout.read())
-    assert (process.returncode, output) == (0 if wrapper else 137, b"")
-    assert signs.looks == [(DEAD, 0.0, 0.0)]
+
+    def looks():
+        with subprocess.Popen(own, env=variables_of_checkout(), **pipes) as process:
+            process.stdin.write(f"{json.dumps(order)}\n".encode())
+            process.stdin.flush()  # its end would end the worker
+            output, signs = SignFilter().feed(process.stdout.read())
+        assert (process.returncode, output) == (0 if wrapper else 137, b"")
+        return signs.looks
+
+    # With little memory the end may be noticed first on a busy machine: then once more.
+    tries = (looks() for _ in range(5))
+    assert next((found for found in tries if found), []) == [(DEAD, 0.0, 0.0)]
 
 
 def test_a_supervisor_tells_of_its_node_when_asked(tmp_path):

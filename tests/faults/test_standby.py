@@ -74,7 +74,7 @@ def test_it_is_set_aside_and_back_when_a_worker_is_lost(begin):
     job.wait_for("gamma:0 is set aside until a worker is lost")
     job.wait_for("gamma:0 has left")
     os.kill(job.pids()["beta-0"], signal.SIGKILL)
-    job.wait_for(": gamma:0 comes back")  # beta is gone, or no member any more
+    job.wait_for("beta:0 is gone: gamma:0 comes back")
     job.wait_for("workers train together: alpha:0, gamma:0", 60)
     (job.folder / DONE).touch()
     assert job.wait() == 0, job.console
@@ -98,7 +98,7 @@ def test_it_takes_over_from_one_that_was_alone(begin):
     job.wait_for("gamma:0 has left")
     job.wait_for_step(PATIENT_FROM)
     os.kill(job.pids()["alpha-0"], signal.SIGKILL)
-    job.wait_for(": gamma:0 comes back")
+    job.wait_for("alpha:0 is gone: gamma:0 comes back")
     job.wait_for("the others go on from the last checkpoint")
     job.wait_for("1 workers train together: gamma:0", 60)
     (job.folder / DONE).touch()

@@ -114,7 +114,7 @@ class SetAsidePolicy:
         trial = self._trial
         lost = before - self._members - self.away
         if lost:
-            return self.take_back(f"{_names(lost)} {_is(lost)} no member any more")
+            return self.take_back(f"{_names(lost)} {_is(lost)} gone")
         if trial is None:
             return None
         trial.without_seconds.clear()

@@ -19,11 +19,12 @@ from typing import TextIO
 
 from hetero_hvd.core.printable import printable
 from hetero_hvd.core.view.meanings import Meaning, Words
-from hetero_hvd.driver.output.pulse import DEAD, Look, Pulse
+from hetero_hvd.driver.output.pulse import Look, Pulse
 from hetero_hvd.driver.output.signs import SignFilter
 from hetero_hvd.driver.output.split_lines import LineSplitter
 from hetero_hvd.driver.output.terminal import Terminal, TerminalStyle, plain
 from hetero_hvd.kept_file import KeptFile
+from hetero_hvd.probes.kernel.processes import DEAD
 
 MAX_QUEUED_LINES = 10_000
 TAIL_LINES = 40

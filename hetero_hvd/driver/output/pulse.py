@@ -22,10 +22,6 @@ ACTIVE_SECONDS = 0.01
 """Between two answers: a process that only waits uses nothing."""
 
 
-DEAD = "X"
-"""State of a process of which the kernel frees what it had; ps never sees it."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Look:
     """One answer.

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
+DEAD = "X"
+"""State of a process of which the kernel frees what it had; hardly anybody ever sees it."""
 
 
 def state_of(pid: int, proc: Path = PROC) -> str:

@@ -133,11 +133,13 @@ def test_what_is_no_lock_is_none(tmp_path, text):
     """A program in between may have closed it, and its number be that of a file of the script."""
     path = tmp_path / "data"
     path.write_bytes(b"S" * 8192)
-    names = {"file": os.open(path, os.O_RDWR)}
+    read, write = os.pipe()
+    names = {"file": os.open(path, os.O_RDWR), "pipe": read}
     name, _, rest = text.partition(":")
     assert not hold_inherited(f"{names.get(name, name)}:{rest}")
     assert not hold_inherited(str(names.get(name, name)))
-    os.close(names["file"])  # nobody else has
+    for descriptor in (*names.values(), write):
+        os.close(descriptor)  # nobody else has
     assert path.read_bytes() == b"S" * 8192
 
 
