@@ -443,7 +443,7 @@ class JobController:
             self.end(JobResult(code, reason, is_orderly=True))
         elif are_all_lost and self._may_go_on and not self.ended.done():
             lost = f"all members are lost at step {self.tracker.summary.last_step}"
-            self._console.say(f"{lost}: the others go on from the last checkpoint", "problem")
+            self._console.say(f"{lost}: the next go on from the last checkpoint, if any", "problem")
             self.all_lost.set()
         else:
             code = self._last_failure or EXIT_FAILED

@@ -99,7 +99,7 @@ def test_it_takes_over_from_one_that_was_alone(begin):
     job.wait_for_step(PATIENT_FROM)
     os.kill(job.pids()["alpha-0"], signal.SIGKILL)
     job.wait_for("alpha:0 is gone: gamma:0 comes back")
-    job.wait_for("the others go on from the last checkpoint")
+    job.wait_for("the next go on from the last checkpoint")
     job.wait_for("1 workers train together: gamma:0", 60)
     (job.folder / DONE).touch()
     assert job.wait() == 0, job.console
