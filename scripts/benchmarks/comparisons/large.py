@@ -55,7 +55,8 @@ def _stops(effort: Effort, say: Say) -> Table:
         text=f"{NUM_PARAMETERS / 1e6:.0f} million parameters with momentum, 400 MB of state. A "
         f"checkpoint each {CHECKPOINT_SECONDS} s: the longest step of the first rank, less the "
         "median; and what the copy alone takes, for which that step waits. The rest of it is the "
-        "competition for two cores: memory for the copy, its digest and the file. A restarted "
+        "competition for two cores, in which the threads that get memory for the copy and write it "
+        "give way; without checkpoints the longest step is 0.05 to 0.11 s longer. A restarted "
         "worker joins two others: from the last step without it to the end of the first one with "
         "it, which is all of that step too; and less the median of its steps.",
         columns=("event", "median, range", "all"),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hetero_hvd.worker.recovery.checkpoints.store import CheckpointPart
+
+NICENESS = 10
+"""Of a thread beside the training: a tenth of what a thread of a step gets where both want one."""
 
 
 class Begun(NamedTuple):
@@ -72,10 +77,8 @@ class Background:
             if self._will_look and self.is_busy:
                 return
             self._will_look = True
-        thread = threading.Thread(target=self._write_all, name="checkpoint")
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads: none are left, or Python, from 3.12 on, is ending
+        thread = started(self._write_all, name="checkpoint", gives_way=not copy.is_last)
+        if thread is None:
             self._write_all()
         else:
             self._thread = thread
@@ -95,3 +98,29 @@ class Background:
                 return
             self._write(copy)
             del copy  # it is not to be there beside the next two
+
+
+def started(
+    work: Callable[[], None], *, name: str, gives_way: bool = True
+) -> threading.Thread | None:
+    """A thread that works on a checkpoint; None: none can be started, so do the work here.
+
+    None are left, or Python, from 3.12 on, is ending.
+
+    Args:
+        work: What it does.
+        name: Of the thread.
+        gives_way: Whether the training goes on meanwhile, and has the processor first.
+    """
+
+    def run() -> None:
+        if gives_way and sys.platform == "linux":  # elsewhere it would be the whole process
+            os.nice(NICENESS)
+        work()
+
+    thread = threading.Thread(target=run, name=name)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread

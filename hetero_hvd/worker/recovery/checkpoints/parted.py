@@ -19,7 +19,7 @@ import msgspec
 from hetero_hvd.errors import first_line
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.comm.payloads import gather_bytes
-from hetero_hvd.worker.recovery.checkpoints.background import Begun, Copy
+from hetero_hvd.worker.recovery.checkpoints.background import Begun, Copy, started
 from hetero_hvd.worker.recovery.checkpoints.hashed_file import save_hashed
 from hetero_hvd.worker.recovery.checkpoints.not_kept import why_not
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
@@ -174,15 +174,13 @@ class PartedCheckpoints:
         except (MemoryError, RuntimeError) as error:  # RuntimeError comes from torch
             pending.written = PartWritten(why=first_line(error))
             return
-        thread = threading.Thread(
-            target=self._write, args=(pending, part, f"part-{rank:05d}.pt"), name="part"
-        )
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads
+
+        def write() -> None:
             self._write(pending, part, f"part-{rank:05d}.pt")
-        else:
-            pending.thread = thread
+
+        pending.thread = started(write, name="part", gives_way=not pending.is_last)
+        if pending.thread is None:
+            write()
 
     def _write(self, pending: _BegunCheckpoint, part: dict[str, Any], name: str) -> None:
         def write(file: BinaryIO) -> CheckpointPart:

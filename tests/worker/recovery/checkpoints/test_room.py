@@ -1,7 +1,11 @@
 """A copy of the state goes to memory that is there already, and the training waits for neither."""
 
+import errno
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +15,10 @@ from hetero_hvd.worker.recovery.checkpoints import room as module
 from hetero_hvd.worker.recovery.checkpoints.room import Room
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.replica import Replica, unpacked
+from tests.kit.checkout import variables
 
 GENEROUS_SECONDS = 60
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 TENSORS = {
     "contiguous": torch.arange(6.0).view(2, 3),
     "transposed": torch.arange(6.0).view(2, 3).t(),
@@ -39,9 +45,11 @@ def ready(room, tensors):
     assert room.is_ready(lambda: pytest.fail("it is asked once only"))
 
 
+@pytest.mark.parametrize("huge_page_bytes", [1, module.HUGE_PAGE_BYTES])
 @pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS)
-def test_a_copy_is_equal_and_uses_each_place_once(tensor):
-    """Whatever it is of; two of a form have a place each."""
+def test_a_copy_is_equal_and_uses_each_place_once(monkeypatch, tensor, huge_page_bytes):
+    """Whatever it is of, and whoever gives the memory; two of a form have a place each."""
+    monkeypatch.setattr(module, "HUGE_PAGE_BYTES", huge_page_bytes)
     tensors = [tensor, tensor + tensor]
     room = Room()
     ready(room, tensors)
@@ -66,17 +74,41 @@ def test_what_has_changed_meanwhile_is_copied_all_the_same():
     assert not room._free
 
 
-def test_where_there_is_no_memory_or_no_thread_the_copy_says_so(monkeypatch):
+@pytest.mark.skipif(not HUGE_PAGES.exists(), reason="this kernel has no huge pages")
+def test_a_large_tensor_has_its_place_in_small_pages():
+    """Where torch would ask for huge ones: to make room for those the system stops the training."""
+    code = """
+import re, torch
+from hetero_hvd.worker.recovery.checkpoints.room import Room
+usual, room = torch.zeros(2**23), Room()
+while not room.is_ready(lambda: [usual]):
+    pass
+for tensor in usual, room.copy(usual):
+    inside = False
+    for line in open("/proc/self/smaps"):
+        if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= tensor.data_ptr() < int(found[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            print("hg" in line.split())
+"""
+    environment = variables(THP_MEM_ALLOC_ENABLE="1")
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert found.stdout.split() == [b"True", b"False"], found.stderr
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError(errno.ENOMEM, "no memory"), RuntimeError])
+def test_where_there_is_no_memory_or_no_thread_the_copy_says_so(monkeypatch, error):
     """Getting the room fails quietly: the copy fails for the same reason, and that is told."""
 
     def none(*_args, **_more):
-        raise MemoryError
+        raise error
 
     room = Room()
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty_like", none)
         ready(room, [torch.zeros(3)])
-        with pytest.raises(MemoryError):
+        with pytest.raises(error if isinstance(error, type) else type(error)):
             room.copy(torch.zeros(3))
     room.leave()
 
