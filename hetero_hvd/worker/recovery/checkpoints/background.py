@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
 
 from hetero_hvd.worker.recovery.checkpoints.store import CheckpointPart
 
 NICENESS = 10
-"""Of a thread beside the training: a tenth of what a thread of a step gets where both want one."""
+"""Of work beside the training: a tenth of what a thread of a step gets where both want a core."""
+
+Result = TypeVar("Result")
 
 
 class Begun(NamedTuple):
@@ -77,8 +81,10 @@ class Background:
             if self._will_look and self.is_busy:
                 return
             self._will_look = True
-        thread = started(self._write_all, name="checkpoint", gives_way=not copy.is_last)
-        if thread is None:
+        thread = threading.Thread(target=self._write_all, name="checkpoint")
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads: none are left, or Python, from 3.12 on, is ending
             self._write_all()
         else:
             self._thread = thread
@@ -100,27 +106,39 @@ class Background:
             del copy  # it is not to be there beside the next two
 
 
-def started(
-    work: Callable[[], None], *, name: str, gives_way: bool = True
-) -> threading.Thread | None:
-    """A thread that works on a checkpoint; None: none can be started, so do the work here.
+class Beside:
+    """Does pieces of work beside the training, which has the processor first.
 
-    None are left, or Python, from 3.12 on, is ending.
-
-    Args:
-        work: What it does.
-        name: Of the thread.
-        gives_way: Whether the training goes on meanwhile, and has the processor first.
+    That needs a thread of low priority, which Linux alone has, and which not everybody may raise
+    again. So one gets a piece after the other; once somebody waits for what they are of, those that
+    follow are done by the thread that has them. What holds Python's lock for long is no such piece:
+    the training would wait for it until that thread has its turn.
     """
 
-    def run() -> None:
-        if gives_way and sys.platform == "linux":  # elsewhere it would be the whole process
-            os.nice(NICENESS)
-        work()
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(1, "beside", initializer=_give_way)
+        self._num_waiting = 0
 
-    thread = threading.Thread(target=run, name=name)
-    try:
-        thread.start()
-    except RuntimeError:
-        return None
-    return thread
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Do one piece, of a few milliseconds, and give what comes out of it."""
+        if self._num_waiting or sys.platform != "linux":
+            return work()
+        try:
+            future = self._threads.submit(work)
+        except RuntimeError:  # no more threads
+            return work()
+        return future.result()
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """While somebody waits for what is done here."""
+        self._num_waiting += 1
+        try:
+            yield
+        finally:
+            self._num_waiting -= 1
+
+
+def _give_way() -> None:
+    with suppress(OSError):  # a sandbox may refuse it
+        os.nice(NICENESS)

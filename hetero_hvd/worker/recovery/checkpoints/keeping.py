@@ -171,6 +171,8 @@ class Keeping:
         is_collected = self.shards is not None and self.shards.is_collected
         if is_collected or (self.cut is None and self.is_due):
             self._checkpoints.save(self._position.applied_steps)
+        if not self._is_leader():  # it may have been
+            self._checkpoints.needs_no_room()
         if self._checkpoints.takes_memory or self._took_memory:
             self._sizing.forget_peak()  # it was that of the copy
         self._took_memory = self._checkpoints.takes_memory

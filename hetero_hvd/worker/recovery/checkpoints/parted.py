@@ -19,7 +19,7 @@ import msgspec
 from hetero_hvd.errors import first_line
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.comm.payloads import gather_bytes
-from hetero_hvd.worker.recovery.checkpoints.background import Begun, Copy, started
+from hetero_hvd.worker.recovery.checkpoints.background import Begun, Copy
 from hetero_hvd.worker.recovery.checkpoints.hashed_file import save_hashed
 from hetero_hvd.worker.recovery.checkpoints.not_kept import why_not
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
@@ -174,17 +174,19 @@ class PartedCheckpoints:
         except (MemoryError, RuntimeError) as error:  # RuntimeError comes from torch
             pending.written = PartWritten(why=first_line(error))
             return
-
-        def write() -> None:
+        thread = threading.Thread(
+            target=self._write, args=(pending, part, f"part-{rank:05d}.pt"), name="part"
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
             self._write(pending, part, f"part-{rank:05d}.pt")
-
-        pending.thread = started(write, name="part", gives_way=not pending.is_last)
-        if pending.thread is None:
-            write()
+        else:
+            pending.thread = thread
 
     def _write(self, pending: _BegunCheckpoint, part: dict[str, Any], name: str) -> None:
         def write(file: BinaryIO) -> CheckpointPart:
-            hashed = save_hashed(part, file)
+            hashed = save_hashed(part, file, self._checkpoints.beside)
             return CheckpointPart(
                 name=name, sha256=hashed.digest.hexdigest(), num_bytes=hashed.num_bytes
             )
@@ -205,7 +207,8 @@ class PartedCheckpoints:
         if pending is None:
             return
         if pending.thread is not None:
-            pending.thread.join()
+            with self._checkpoints.beside.hurried():
+                pending.thread.join()
         own = pending.written or PartWritten(why="the thread that writes has ended")
         answers = gather_bytes(collective, msgspec.msgpack.encode(own), "shards.written")
         self._pending = None

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from hetero_hvd.errors import UserError, first_line, job_error
 from hetero_hvd.messages import CheckpointWritten
 from hetero_hvd.messages.launch import CheckpointSettings
-from hetero_hvd.worker.recovery.checkpoints.background import Background, Copy
+from hetero_hvd.worker.recovery.checkpoints.background import Background, Beside, Copy
 from hetero_hvd.worker.recovery.checkpoints.hashed_file import save_hashed
 from hetero_hvd.worker.recovery.checkpoints.not_kept import NotKept, Tell, why_not
 from hetero_hvd.worker.recovery.checkpoints.reading import Found, newest_first, state_of
@@ -44,6 +44,7 @@ class Checkpoints:
     Attributes:
         store: Where they are kept.
         copy_seconds: What the newest copy of the state has taken.
+        beside: Does what the training need not wait for.
 
     Raises:
         JobError: There is no store of that kind.
@@ -66,7 +67,8 @@ class Checkpoints:
         self._earlier = store_at(settings.resume) if settings.resume else None
         self.copy_seconds = 0.0
         self._background = Background(self._write)
-        self._room = Room()
+        self.beside = Beside()
+        self._room = Room(self.beside)
         self._next_at_seconds = time.monotonic() + settings.every_seconds
         self._best = float("-inf")
         self._is_told_of_best = False
@@ -284,7 +286,13 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Until what is being written, or waits for that, is safe, or has failed."""
-        self._background.wait()
+        with self.beside.hurried():
+            self._background.wait()
+
+    def needs_no_room(self) -> None:
+        """Whoever writes the next checkpoint, it is not this worker."""
+        if self._room.is_used:
+            self._room.leave()
 
     def names_of(self, applied_steps: int) -> tuple[str, str]:
         """What a checkpoint, and the series that it belongs to, are called in the store."""
@@ -297,7 +305,7 @@ class Checkpoints:
         name, series = self.names_of(applied_steps)
 
         def write(file: BinaryIO) -> Manifest:
-            hashed = save_hashed(state, file)
+            hashed = save_hashed(state, file, self.beside)
             return Manifest(
                 run=self._run,
                 job=self._settings.job,

@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -12,9 +11,8 @@ import torch
 
 from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.worker.data.position import Order, Position
-from hetero_hvd.worker.recovery.checkpoints.background import NICENESS, Background, Copy
+from hetero_hvd.worker.recovery.checkpoints.background import Background, Copy
 from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
-from hetero_hvd.worker.recovery.checkpoints.room import SMALL_BYTES, Room
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
 
@@ -198,40 +196,3 @@ def test_each_of_many_is_written_once_and_in_order():
     background.wait()
     assert written == sorted(set(written))
     assert {step for step in range(2000) if step % 3} <= set(written)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no niceness of its own")
-@pytest.mark.parametrize(("is_last", "gives_way"), [(False, True), (True, False)])
-def test_what_is_written_beside_the_training_gives_way_to_it(is_last, gives_way):
-    """The training has the processor first; at its end nothing competes. Nothing else is slowed."""
-    own, found = os.getpriority(os.PRIO_PROCESS, 0), []
-    background = Background(lambda _: found.append(os.getpriority(os.PRIO_PROCESS, 0)))
-    background.put(Copy({}, 1, {}, is_last=is_last))
-    background.wait()
-    assert found == [min(own + NICENESS * gives_way, 19)]
-    assert os.getpriority(os.PRIO_PROCESS, 0) == own
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no niceness of its own")
-def test_so_does_the_memory_for_the_next_copy(monkeypatch):
-    """It is got in a thread; the copy itself is made by the one that trains."""
-    found = []
-    monkeypatch.setattr(Room, "_get", lambda *_: found.append(os.getpriority(os.PRIO_PROCESS, 0)))
-    room = Room()
-    assert not room.is_ready(lambda: [torch.empty(SMALL_BYTES)]) or found
-    room.leave()
-    assert found == [min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)]
-
-
-def test_where_no_thread_can_be_started_the_caller_writes_and_is_not_slowed(monkeypatch):
-    """None are left, or Python is ending."""
-
-    def refuse(_):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    own, found = os.getpriority(os.PRIO_PROCESS, 0), []
-    background = Background(lambda _: found.append(threading.current_thread()))
-    background.put(Copy({}, 1, {}))
-    assert found == [threading.main_thread()]
-    assert os.getpriority(os.PRIO_PROCESS, 0) == own

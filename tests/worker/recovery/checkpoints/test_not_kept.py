@@ -67,8 +67,9 @@ class Fault:
 def at_writing(monkeypatch, fault):
     """While torch writes, which has texts of its own for what goes wrong."""
 
-    def opened(file):
-        return HashedFile(SimpleNamespace(write=fault.instead_of(file.write), flush=file.flush))
+    def opened(file, beside):
+        faulty = SimpleNamespace(write=fault.instead_of(file.write), flush=file.flush)
+        return HashedFile(faulty, beside)
 
     monkeypatch.setattr(hashed_file, "HashedFile", opened)
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.worker.recovery.checkpoints import room as module
+from hetero_hvd.worker.recovery.checkpoints.background import Beside
 from hetero_hvd.worker.recovery.checkpoints.room import Room
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.replica import Replica, unpacked
@@ -51,7 +53,7 @@ def test_a_copy_is_equal_and_uses_each_place_once(monkeypatch, tensor, huge_page
     """Whatever it is of, and whoever gives the memory; two of a form have a place each."""
     monkeypatch.setattr(module, "HUGE_PAGE_BYTES", huge_page_bytes)
     tensors = [tensor, tensor + tensor]
-    room = Room()
+    room = Room(Beside())
     ready(room, tensors)
     places = {each.data_ptr() for free in room._free.values() for each in free}
     copies = [room.copy(each) for each in tensors]
@@ -65,7 +67,7 @@ def test_a_copy_is_equal_and_uses_each_place_once(monkeypatch, tensor, huge_page
 
 def test_what_has_changed_meanwhile_is_copied_all_the_same():
     """A state that has grown, or has another form, gets what is missing; the rest goes back."""
-    room = Room()
+    room = Room(Beside())
     ready(room, [torch.zeros(3), torch.zeros(5)])
     grown = [torch.ones(3), torch.ones(4), torch.ones(3)]
     assert all(torch.equal(room.copy(each), each) for each in grown)
@@ -79,8 +81,9 @@ def test_a_large_tensor_has_its_place_in_small_pages():
     """Where torch would ask for huge ones: to make room for those the system stops the training."""
     code = """
 import re, torch
+from hetero_hvd.worker.recovery.checkpoints.background import Beside
 from hetero_hvd.worker.recovery.checkpoints.room import Room
-usual, room = torch.zeros(2**23), Room()
+usual, room = torch.zeros(2**23), Room(Beside())
 while not room.is_ready(lambda: [usual]):
     pass
 for tensor in usual, room.copy(usual):
@@ -89,12 +92,12 @@ for tensor in usual, room.copy(usual):
         if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
             inside = int(found[1], 16) <= tensor.data_ptr() < int(found[2], 16)
         elif inside and line.startswith("VmFlags:"):
-            print("hg" in line.split())
+            print("hg" in line.split(), "nh" in line.split())
 """
     environment = variables(THP_MEM_ALLOC_ENABLE="1")
     command = [sys.executable, "-c", code]
     found = subprocess.run(command, env=environment, capture_output=True, check=False)
-    assert found.stdout.split() == [b"True", b"False"], found.stderr
+    assert found.stdout.split() == [b"True", b"False", b"False", b"True"], found.stderr
 
 
 @pytest.mark.parametrize("error", [MemoryError, OSError(errno.ENOMEM, "no memory"), RuntimeError])
@@ -104,7 +107,7 @@ def test_where_there_is_no_memory_or_no_thread_the_copy_says_so(monkeypatch, err
     def none(*_args, **_more):
         raise error
 
-    room = Room()
+    room = Room(Beside())
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty_like", none)
         ready(room, [torch.zeros(3)])
@@ -139,3 +142,51 @@ def test_a_checkpoint_is_of_the_moment_of_its_copy(tmp_path):
         assert 0 < told[-1].copy_seconds <= waited_seconds
     states = [unpacked((path / "state.pt").read_bytes()) for path in sorted(tmp_path.glob("step*"))]
     assert [state["model"]["weight"].tolist() for state in states] == [[[1.0, 1.0]], [[2.0, 2.0]]]
+
+
+def test_who_leaves_does_not_wait_for_the_rest_of_it():
+    """Such as a worker that is to end, or that has no longer rank 0: only for the piece of now."""
+
+    class Slow(Beside):
+        num_pieces = 0
+
+        def run(self, work):
+            self.num_pieces += 1
+            is_begun.set()
+            assert may_go_on.wait(GENEROUS_SECONDS)
+            return super().run(work)
+
+    is_begun, may_go_on, beside = threading.Event(), threading.Event(), Slow()
+    room = Room(beside)
+    assert not room.is_ready(lambda: [torch.empty(8 * module.PIECE_BYTES)] * 2)
+    assert is_begun.wait(GENEROUS_SECONDS)
+    leaving = threading.Thread(target=room.leave)
+    leaving.start()
+    while not room._is_left:
+        pass
+    may_go_on.set()
+    leaving.join(GENEROUS_SECONDS)
+    assert beside.num_pieces == 1
+    assert not room.is_used
+    assert not room._free
+
+
+def test_what_is_replaced_meanwhile_is_freed():
+    """A room knows the forms of tensors, and holds none of them."""
+    room, tensors = Room(Beside()), [torch.zeros(3)]
+    found = weakref.ref(tensors[0])
+    room.is_ready(lambda: tensors)
+    tensors.clear()
+    assert found() is None
+    room.leave()
+
+
+def test_who_writes_no_checkpoints_any_more_gives_its_room_back(tmp_path):
+    """Another worker has rank 0 since."""
+    settings = CheckpointSettings(folder=str(tmp_path), run="one")
+    checkpoints = Checkpoints(settings, Replica({"model": torch.nn.Linear(2, 1)}))
+    checkpoints.is_ready()
+    assert checkpoints.takes_memory
+    checkpoints.needs_no_room()
+    assert not checkpoints.takes_memory
+    checkpoints.needs_no_room()
