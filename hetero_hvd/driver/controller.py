@@ -442,7 +442,7 @@ class JobController:
             reason = f"the script has ended on all workers after {summary.num_steps} steps"
             self.end(JobResult(code, reason, is_orderly=True))
         elif are_all_lost and self._may_go_on and not self.ended.done():
-            lost = f"all members are lost at step {self.tracker.summary.last_step}"
+            lost = f"all members are lost at step {max(0, self.tracker.summary.last_step)}"
             self._console.say(f"{lost}: the next go on from the last checkpoint, if any", "problem")
             self.all_lost.set()
         else:

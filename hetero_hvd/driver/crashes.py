@@ -2,7 +2,9 @@
 
 An error of the script comes on all workers, or again on whoever takes the step next. What one
 worker alone raises while the others wait for it (a GPU with memory errors, a disk of one node)
-costs that worker only; once, as an error that comes again is nobody's bad luck.
+costs that worker only; once, as an error that comes again is nobody's bad luck. That the system has
+killed a process of a data loader, for want of memory mostly, is: it counts as the loss of a worker,
+whose restarts have a budget.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.messages import Crashed
+
+KILLED_LOADER = re.compile(r"DataLoader worker \(pid\S* .*\) (is killed by signal|exited unexpect)")
+"""What torch says of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,11 @@ class Crash:
         places = re.findall(r'File "(.*?)", line (\d+)', self.told.traceback)
         place = ":".join(places[-1]) if places else ""
         return self.told.error.partition(":")[0], place
+
+    @property
+    def is_bad_luck(self) -> bool:
+        """Whether it may come again, there or elsewhere, without a fault of the script."""
+        return KILLED_LOADER.search(self.told.error) is not None
 
 
 class Crashes:
@@ -105,12 +115,14 @@ class Crashes:
             self._conclude(crash)
         elif has_met or others <= self._membership.rendezvous.waiting:
             self._open = None
-            self._earlier.append(crash)
+            if not crash.is_bad_luck:
+                self._earlier.append(crash)
             self._slots.judged.set()
             for slot in self._slots.all:
                 if not isinstance(slot.last_word, Crashed):  # its traceback was shown already
                     slot.output.release()
-            again = "; the same again, there or elsewhere, ends the job" if others else ""
+            again = "; another one there, or the same elsewhere, ends the job"
+            again = again if others and not crash.is_bad_luck else ""
             self._console.say(
                 f"{crash.told.worker}: {crash.told.error}: only this worker has raised it, so it "
                 f"is lost{again}",

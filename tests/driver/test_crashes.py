@@ -98,6 +98,53 @@ def test_an_error_is_the_scripts_unless_the_others_do_without(name):
     assert any("only this worker has raised it" in line for line in said) == (expected == OWN)
 
 
+KILLED = "RuntimeError: DataLoader worker (pid 9873) is killed by signal: Killed. "
+SHM = (
+    "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error. It is possible that "
+    "dataloader's workers are out of shared memory."
+)
+GONE = "RuntimeError: DataLoader worker (pid(s) 4, 5) exited unexpectedly"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "where", "expected"),
+    [
+        (KILLED, KILLED, "beta", OWN),
+        (KILLED, KILLED, "alpha", OWN),
+        (SHM, KILLED, "beta", OWN),
+        (GONE, GONE, "alpha", OWN),
+        (KILLED, "ValueError: no", "alpha", OWN),
+        ("ValueError: no", KILLED, "beta", OWN),
+        ("ValueError: no", "ValueError: no", "beta", ALL),
+        ("ValueError: no", "KeyError: no", "alpha", ALL),
+        ("ValueError: no", "KeyError: no", "beta", OWN),
+        ("ValueError: DataLoader worker", "ValueError: DataLoader worker", "beta", ALL),
+    ],
+)
+def test_what_comes_a_second_time(first, second, where, expected):
+    """A loader's process that the system kills is lost as a worker is, however often."""
+    slots = [slot_of(name, (TRAINS,)) for name in ("alpha", "beta", "gamma")]
+    ended, said = [], []
+    rendezvous = SimpleNamespace(waiting=set())
+    membership = SimpleNamespace(
+        present=slots, hosts={slot.host for slot in slots}, rendezvous=rendezvous
+    )
+    pool = SimpleNamespace(all=slots, judged=asyncio.Event())
+    crashes = Crashes(
+        pool, membership, SimpleNamespace(say=lambda words, _: said.append(words)), ended.append
+    )
+    for name, error in (("alpha", first), (where, second)):
+        slot = next(each for each in slots if each.worker.node == name)
+        slot.last_word = None  # it has been started again
+        rendezvous.waiting = {each.host for each in slots if each is not slot}
+        raise_in(slot, crashes, error)
+        crashes.look()
+    assert bool(ended) == (expected == ALL)
+    warned = [line for line in said if "only this worker has raised it" in line]
+    assert len(warned) == (2 if expected == OWN else 1)
+    assert ("ends the job" in warned[0]) == (first not in {KILLED, SHM, GONE})
+
+
 def test_an_error_that_the_others_have_left_behind_is_no_other_ones():
     """The next one comes before anybody has looked: they have met without the first one by then."""
     slots = [slot_of(name, (TRAINS,)) for name in ("alpha", "beta", "gamma")]
