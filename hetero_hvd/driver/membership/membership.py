@@ -33,6 +33,9 @@ PARTING_SECONDS = 0.5
 LEAVE_SECONDS = 10.0
 """For a worker that was let go to end by itself."""
 
+DYING_SECONDS = 0.05
+"""Between two looks at whether the process of one that dies has ended."""
+
 
 class Membership:
     """Lets workers in and out. Used in the loop's thread, but for what is called by Horovod.
@@ -225,7 +228,14 @@ class Membership:
 
     def _stopped(self, reason: str | None) -> None:
         """Called in a thread of Horovod's."""
-        self._loop.call_soon_threadsafe(self._on_over, reason)
+        self._loop.call_soon_threadsafe(self._tell_over, reason)
+
+    def _tell_over(self, reason: str | None) -> None:
+        """How those have ended who have died, and whether they start again, is known then."""
+        if any(s.left.is_set() and s.process and s.last_word is None for s in self._slots.all):
+            self._loop.call_later(DYING_SECONDS, self._tell_over, reason)
+            return
+        self._on_over(reason)
 
     def _adopt(self, place: Any) -> int:  # noqa: ANN401
         """Called in a thread of Horovod's: admit a worker, wait for its end."""

@@ -137,6 +137,45 @@ def test_who_is_told_that_a_member_dies(monkeypatch, case):
     assert changes == ([{"b", "c"}] if told else [])
 
 
+ENDS = {
+    "all have ended": ([(False, False, None)], 0),
+    "one has died and has not ended": ([(False, False, None), (True, True, None)], 1),
+    "one has died and has ended": ([(True, False, None)], 0),
+    "one that has said its last word still ends": ([(True, True, "Leaving")], 0),
+    "one that is no member trains nowhere yet": ([(False, True, None)], 0),
+}
+"""Who has left, has a process and a last word; how often it is looked again before all is over."""
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_all_is_over_once_it_is_known_how_those_who_died_have_ended(monkeypatch, case):
+    """Before that one that is given up would count as one that may go on."""
+    facts, num_looks = ENDS[case]
+    slots, over, looks = [], [], []
+    for has_left, has_process, last_word in facts:
+        left = asyncio.Event()
+        if has_left:
+            left.set()
+        process = SimpleNamespace() if has_process else None
+        slots.append(SimpleNamespace(left=left, process=process, last_word=last_word))
+
+    def course(membership, _):
+        def later(_seconds, call, reason):
+            looks.append(list(over))
+            for slot in slots:  # the last process has ended by then
+                slot.process = None
+            call(reason)
+
+        membership._slots.all = slots
+        membership._on_over = over.append
+        membership._loop = SimpleNamespace(call_later=later)
+        membership._tell_over("why")
+
+    run(monkeypatch, course)
+    assert looks == [[]] * num_looks
+    assert over == ["why"]
+
+
 WISHES = {
     "one leaves": [(set(), {"a"}, 1)],
     "one comes": [({"d"}, set(), 0)],

@@ -35,6 +35,9 @@ class Checkpoints:
         """Not yet."""
         return False
 
+    def needs_no_room(self):
+        """There is none."""
+
     def is_best(self, _):
         """None is wanted."""
         return False
