@@ -136,8 +136,7 @@ class BalancerState:
         may_balance = self._may_balance(event, event.applied_steps)
         if may_balance:
             _, sizes = self._best(event, known, now_seconds)
-            measured = sum(record.estimator.is_ready for record in known.values())
-            reason = f"start: {measured} of {len(known)} workers were measured before"
+            reason = calibration.known_in_words(known, self._config)
         else:
             sizes = self._even(event)
             reason = f"start: {_why_even(event)}"

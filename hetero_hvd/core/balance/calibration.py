@@ -101,6 +101,17 @@ def believed(
     return sizes if then <= (1 - GAIN_RATIO) * now else instead
 
 
+def known_in_words(known: Mapping[WorkerId, WorkerModel], config: BalanceConfig) -> str:
+    """What the plan before it is made of."""
+    measured = sum(record.estimator.is_ready for record in known.values())
+    given = sum(
+        not record.estimator.is_ready and worker.node in config.relative_speeds
+        for worker, record in known.items()
+    )
+    more = f", of {given} the relative_speed is given" if given else ""
+    return f"start: {measured} of {len(known)} workers were measured before{more}"
+
+
 def in_words(known: Mapping[WorkerId, WorkerModel]) -> str:
     """Why the plan after it is as it is."""
     measured = sum(record.estimator.is_ready for record in known.values())

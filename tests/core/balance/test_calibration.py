@@ -99,6 +99,23 @@ def test_who_is_asked(case):
     assert (plan.calibration_ratio > 0) == is_asked
 
 
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("nothing is known", "0 of 2 workers were measured before"),
+        ("one is known", "1 of 2 workers were measured before"),
+        ("hints", "0 of 2 workers were measured before, of 2 the relative_speed is given"),
+        ("a hint for one", "0 of 2 workers were measured before, of 1 the relative_speed is given"),
+    ],
+)
+def test_what_the_first_plan_is_made_of_is_said(case, words):
+    """Shares that follow from what the user says do not look as if nothing was known."""
+    settings, members, remembered, _ = ASKED[case]
+    state = BalancerState(BalanceConfig(**settings), remembered)
+    (plan,) = state.handle(joined(**members), now_seconds=0.0)
+    assert plan.reason == f"start: {words}"
+
+
 def told(plan_id, *seconds, rendezvous_id=1):
     """What the members have measured at 4 samples; None: nothing."""
     measured = tuple(() if each is None else (PassTiming(4, each),) for each in seconds)
