@@ -121,8 +121,8 @@ class Crashes:
             for slot in self._slots.all:
                 if not isinstance(slot.last_word, Crashed):  # its traceback was shown already
                     slot.output.release()
-            again = "; another one there, or the same elsewhere, ends the job"
-            again = again if others and not crash.is_bad_luck else ""
+            may_end = others and not crash.is_bad_luck
+            again = "; another one there, or the same elsewhere, ends the job" if may_end else ""
             self._console.say(
                 f"{crash.told.worker}: {crash.told.error}: only this worker has raised it, so it "
                 f"is lost{again}",

@@ -66,6 +66,19 @@ def slot_of(name, words):
     return slot
 
 
+def judging(slots):
+    """Who judges their errors, their membership, how the job has ended, and what was said."""
+    ended, said = [], []
+    membership = SimpleNamespace(
+        present=slots,
+        hosts={slot.host for slot in slots},
+        rendezvous=SimpleNamespace(waiting=set()),
+    )
+    pool = SimpleNamespace(all=slots, judged=asyncio.Event())
+    console = SimpleNamespace(say=lambda words, _: said.append(words))
+    return Crashes(pool, membership, console, ended.append), membership, ended, said
+
+
 def raise_in(slot, crashes, error):
     """The script ends in this error on a worker; its process is gone a moment later."""
     told = Crashed(worker=slot.worker, error=error, traceback="", user_error=False)
@@ -79,16 +92,8 @@ def test_an_error_is_the_scripts_unless_the_others_do_without(name):
     """An exit code on one worker does not undo what another has trained to the end."""
     own, other, is_waiting, expected = CASES[name]
     slots = [slot_of("alpha", own)] + ([] if other is None else [slot_of("beta", other)])
-    ended, said = [], []
-    membership = SimpleNamespace(
-        present=slots,
-        hosts={slot.host for slot in slots},
-        rendezvous=SimpleNamespace(waiting={"beta"} if is_waiting else set()),
-    )
-    pool = SimpleNamespace(all=slots, judged=asyncio.Event())
-    crashes = Crashes(
-        pool, membership, SimpleNamespace(say=lambda words, _: said.append(words)), ended.append
-    )
+    crashes, membership, ended, said = judging(slots)
+    membership.rendezvous.waiting = {"beta"} if is_waiting else set()
     raise_in(slots[0], crashes, ERRORS[RAISES])
     for word in () if other is None else other:
         if word in ERRORS:
@@ -124,19 +129,11 @@ GONE = "RuntimeError: DataLoader worker (pid(s) 4, 5) exited unexpectedly"
 def test_what_comes_a_second_time(first, second, where, expected):
     """A loader's process that the system kills is lost as a worker is, however often."""
     slots = [slot_of(name, (TRAINS,)) for name in ("alpha", "beta", "gamma")]
-    ended, said = [], []
-    rendezvous = SimpleNamespace(waiting=set())
-    membership = SimpleNamespace(
-        present=slots, hosts={slot.host for slot in slots}, rendezvous=rendezvous
-    )
-    pool = SimpleNamespace(all=slots, judged=asyncio.Event())
-    crashes = Crashes(
-        pool, membership, SimpleNamespace(say=lambda words, _: said.append(words)), ended.append
-    )
+    crashes, membership, ended, said = judging(slots)
     for name, error in (("alpha", first), (where, second)):
         slot = next(each for each in slots if each.worker.node == name)
         slot.last_word = None  # it has been started again
-        rendezvous.waiting = {each.host for each in slots if each is not slot}
+        membership.rendezvous.waiting = {each.host for each in slots if each is not slot}
         raise_in(slot, crashes, error)
         crashes.look()
     assert bool(ended) == (expected == ALL)
@@ -148,16 +145,7 @@ def test_what_comes_a_second_time(first, second, where, expected):
 def test_an_error_that_the_others_have_left_behind_is_no_other_ones():
     """The next one comes before anybody has looked: they have met without the first one by then."""
     slots = [slot_of(name, (TRAINS,)) for name in ("alpha", "beta", "gamma")]
-    ended, said = [], []
-    membership = SimpleNamespace(
-        present=slots,
-        hosts={slot.host for slot in slots},
-        rendezvous=SimpleNamespace(waiting=set()),
-    )
-    pool = SimpleNamespace(all=slots, judged=asyncio.Event())
-    crashes = Crashes(
-        pool, membership, SimpleNamespace(say=lambda words, _: said.append(words)), ended.append
-    )
+    crashes, membership, ended, said = judging(slots)
     for slot, error in zip(slots[:2], ("ValueError: no", "OSError: no"), strict=True):
         told = Crashed(worker=slot.worker, error=error, traceback="", user_error=False)
         slot.heard(told)

@@ -103,18 +103,20 @@ def believed(
 
 def known_in_words(known: Mapping[WorkerId, WorkerModel], config: BalanceConfig) -> str:
     """What the plan before it is made of."""
-    measured = sum(record.estimator.is_ready for record in known.values())
     given = sum(
         not record.estimator.is_ready and worker.node in config.relative_speeds
         for worker, record in known.items()
     )
     more = f", of {given} the relative_speed is given" if given else ""
-    return f"start: {measured} of {len(known)} workers were measured before{more}"
+    return f"start: {_measured(known)} were measured before{more}"
 
 
 def in_words(known: Mapping[WorkerId, WorkerModel]) -> str:
     """Why the plan after it is as it is."""
+    return f"start: {_measured(known)} are measured, some by passes before this step"
+
+
+def _measured(known: Mapping[WorkerId, WorkerModel]) -> str:
+    """How many of the members are."""
     measured = sum(record.estimator.is_ready for record in known.values())
-    return (
-        f"start: {measured} of {len(known)} workers are measured, some by passes before this step"
-    )
+    return f"{measured} of {len(known)} workers"

@@ -128,7 +128,7 @@ class Broken(Exception):  # noqa: N818 - of this test alone
     """What a piece may meet."""
 
 
-@pytest.mark.parametrize("error", [Broken, OSError(errno.ENOSPC, "full"), KeyboardInterrupt])
+@pytest.mark.parametrize("error", [Broken(), OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
 def test_an_error_is_the_callers(error):
     """As it came; and the next piece is done all the same."""
 
@@ -136,17 +136,9 @@ def test_an_error_is_the_callers(error):
         raise error
 
     beside = Beside()
-    with pytest.raises(error if isinstance(error, type) else type(error)):
+    with pytest.raises(type(error)):
         beside.run(fail)
     assert beside.run(lambda: 4) == 4
-
-
-def refuse(*_):
-    """As a sandbox does, or a system without threads."""
-    raise REFUSED[0]
-
-
-REFUSED = [None]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +152,10 @@ REFUSED = [None]
 )
 def test_where_nothing_can_give_way_it_is_done_all_the_same(monkeypatch, where, name, error):
     """At once, and by whom it may be."""
-    REFUSED[0] = error
+
+    def refuse(*_):
+        raise error
+
     monkeypatch.setattr(where, name, refuse if error else "darwin")
     beside = Beside()
     assert [beside.run(lambda n=n: (n, niceness())) for n in range(3)] == [
