@@ -223,7 +223,7 @@ def test_other_bounds_are_refused(bound):
     model = nn.Linear(1, 1)
     loader = DataLoader(TensorDataset(X), BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(UserError, match=r"staleness_bound=.*: must be 0 to 8"):
+    with pytest.raises(UserError, match=r"staleness_bound=.*: must be a whole number of 0 to 8"):
         Trainer(model, optimizer, loader, staleness_bound=bound)
 
 
