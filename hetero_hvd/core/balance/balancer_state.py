@@ -136,7 +136,7 @@ class BalancerState:
         may_balance = self._may_balance(event, event.applied_steps)
         if may_balance:
             _, sizes = self._best(event, known, now_seconds)
-            reason = calibration.known_in_words(known, self._config)
+            reason = calibration.known_in_words(self._config, event, known)
         else:
             sizes = self._even(event)
             reason = f"start: {_why_even(event)}"

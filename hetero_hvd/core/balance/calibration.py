@@ -44,11 +44,14 @@ def first_ratio(
     """
     if config.calibrate != "auto" or not joined.can_calibrate or len(joined.workers) <= 1:
         return 0.0
-    is_new = any(
+    return FIRST_RATIO if _is_somebody_new(config, known) else 0.0
+
+
+def _is_somebody_new(config: BalanceConfig, known: Mapping[WorkerId, WorkerModel]) -> bool:
+    return any(
         not record.estimator.is_ready and worker.node not in config.relative_speeds
         for worker, record in known.items()
     )
-    return FIRST_RATIO if is_new else 0.0
 
 
 def next_ratio(
@@ -101,13 +104,20 @@ def believed(
     return sizes if then <= (1 - GAIN_RATIO) * now else instead
 
 
-def known_in_words(known: Mapping[WorkerId, WorkerModel], config: BalanceConfig) -> str:
-    """What the plan before it is made of."""
+def known_in_words(
+    config: BalanceConfig, joined: WorkersJoined, known: Mapping[WorkerId, WorkerModel]
+) -> str:
+    """What the plan before it is made of, and why nobody is measured before the first step."""
     given = sum(
         not record.estimator.is_ready and worker.node in config.relative_speeds
         for worker, record in known.items()
     )
     more = f", of {given} the relative_speed is given" if given else ""
+    if _is_somebody_new(config, known) and len(known) > 1:
+        if config.calibrate == "auto" and not joined.can_calibrate:
+            more += "; this way of training allows no passes before its steps"
+        elif config.calibrate != "auto" and joined.can_calibrate:
+            more += "; calibrate: auto would measure them now"
     return f"start: {_measured(known)} were measured before{more}"
 
 

@@ -99,6 +99,9 @@ def test_who_is_asked(case):
     assert (plan.calibration_ratio > 0) == is_asked
 
 
+NO_PASSES = "this way of training allows no passes before its steps"
+
+
 @pytest.mark.parametrize(
     ("case", "words"),
     [
@@ -106,12 +109,19 @@ def test_who_is_asked(case):
         ("one is known", "1 of 2 workers were measured before"),
         ("hints", "0 of 2 workers were measured before, of 2 the relative_speed is given"),
         ("a hint for one", "0 of 2 workers were measured before, of 1 the relative_speed is given"),
+        ("all are known", "2 of 2 workers were measured before"),
+        (
+            "it is off",
+            "0 of 2 workers were measured before; calibrate: auto would measure them now",
+        ),
+        ("a worker cannot", f"0 of 2 workers were measured before; {NO_PASSES}"),
+        ("one worker", "0 of 1 workers were measured before"),
     ],
 )
 def test_what_the_first_plan_is_made_of_is_said(case, words):
     """Shares that follow from what the user says do not look as if nothing was known."""
     settings, members, remembered, _ = ASKED[case]
-    state = BalancerState(BalanceConfig(**settings), remembered)
+    state = BalancerState(BalanceConfig(**{"calibrate": "auto"} | settings), remembered)
     (plan,) = state.handle(joined(**members), now_seconds=0.0)
     assert plan.reason == f"start: {words}"
 
