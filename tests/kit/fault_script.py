@@ -51,6 +51,8 @@ class Script:
         patient_from: A step; 0: the middle.
         patient_until: Name of a file in the folder; until it is there, steps from `patient_from` on
             take longer in any case. Empty: none.
+        loader_processes: That read the data of each worker, where faults of the place `load` then
+            happen; 0: it reads them itself.
         ballast: Further parameters that are reduced in each step.
         move_blocks: Of an optimizer's state in parts, what moves at once; 0: as much as usual.
         faults: Each with `worker`, `kind` and what the kind needs; each fires once: at `step`, so
@@ -71,6 +73,7 @@ class Script:
     patient_seconds: float = 0.3
     patient_from: int = 0
     patient_until: str = ""
+    loader_processes: int = 0
     ballast: int = 0
     move_blocks: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
@@ -247,7 +250,14 @@ def _make(
     )
     applied = [0]
     data = Indices(script.num_samples, lambda: faults.fire("load", applied[0], model))
-    return model, optimizer, DataLoader(data, script.batch_size, shuffle=True), applied
+    loader = DataLoader(
+        data,
+        script.batch_size,
+        shuffle=True,
+        num_workers=script.loader_processes,
+        multiprocessing_context="fork" if script.loader_processes else None,
+    )
+    return model, optimizer, loader, applied
 
 
 def _samples_applied(trainer: hetero_hvd.Trainer, num_samples: int) -> int:
