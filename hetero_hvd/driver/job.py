@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -430,5 +431,9 @@ class Job:
         self._console.say(ended, "problem" if ending.exit_code else "good")
         for line in figures:
             self._console.say(line, "progress")
+        newest = self._team.tracker.summary.newest_checkpoint
+        if ending.exit_code and newest is not None:
+            place = shlex.quote(str(self._output))
+            self._console.say(f"to go on from step {newest}: the same with --resume {place}")
         if facts["memberships"]:
             try_report(self._output, self._console.say)

@@ -184,7 +184,9 @@ def test_a_signal_to_every_process_at_once_keeps_the_state(start_job):
         os.kill(pid, signal.SIGTERM)
     assert job.wait(30) == 143
     kept = (job.folder / "out" / "checkpoints").glob("step-*")
-    assert max(int(folder.name.split("-")[1]) for folder in kept) == job.summary()["steps"]
+    newest = max(int(folder.name.split("-")[1]) for folder in kept)
+    assert newest == job.summary()["steps"]
+    assert f"to go on from step {newest}: the same with --resume out" in job.output
 
 
 def test_too_few_workers_is_a_clear_error(start_job):

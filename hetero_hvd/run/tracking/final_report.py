@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from hetero_hvd.exit_codes import exit_in_words
 from hetero_hvd.messages import Finding, WorkerId
 from hetero_hvd.run.reports.costs import Costs, sums_in_words
 from hetero_hvd.run.tracking.summary import RunSegment, Summary, WorkerRecord
@@ -106,12 +107,13 @@ def _worker_line(worker: dict[str, Any]) -> str:
     if worker["recoveries"]:
         slowest = max(recovery["seconds"] for recovery in worker["recoveries"])
         parts.append(f"{len(worker['recoveries'])} resets, longest {slowest:.2f} s")
+    is_ended_by_driver = worker.get("ended_by_driver", False)
     codes = worker["exit_codes"]
-    own = codes[:-1] if worker.get("ended_by_driver") else codes  # the last is of our signal
+    own = codes[:-1] if is_ended_by_driver else codes  # the last is of our signal
     if any(own):
-        runs = [(code, len(list(same))) for code, same in itertools.groupby(own)]
-        told = (f"{code} ({count} times)" if count > 1 else str(code) for code, count in runs)
-        parts.append("exit codes " + ", ".join(told))
+        runs = [(exit_in_words(code), len(list(same))) for code, same in itertools.groupby(own)]
+        told = [f"{words} ({count} times)" if count > 1 else words for words, count in runs]
+        parts.append(", then ".join(told + ["was ended with the job"] * is_ended_by_driver))
     return "  ".join(parts)
 
 

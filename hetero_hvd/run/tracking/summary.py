@@ -248,6 +248,11 @@ class Summary:
         return [one for one in self._not_kept.values() if written.get(one.trainer, -1) < one.step]
 
     @property
+    def newest_checkpoint(self) -> int | None:
+        """Applied steps of the newest state on disk, of the last trainer; None: none, as heard."""
+        return self._written_steps[max(self._written_steps)] if self._written_steps else None
+
+    @property
     def num_steps(self) -> int:
         """Optimizer steps applied, in all loops over epochs, as far as heard."""
         return self._earlier_steps + self._loop_steps

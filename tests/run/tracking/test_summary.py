@@ -191,11 +191,18 @@ def test_the_summary_in_words():
         assert part in text
 
 
+KILLED, WELL = "was ended by SIGKILL", "exited with code 0"
 CODES = {
     "well": ([0], False, ""),
-    "by a fault": ([137], False, "exit codes 137"),
+    "by a fault": ([137], False, KILLED),
+    "by a fault, and well the second time": ([137, 0], False, f"{KILLED}, then {WELL}"),
+    "by the same fault twice": ([137, 137, 0], False, f"{KILLED} (2 times), then {WELL}"),
     "by us, as the job was over": ([143], True, ""),
-    "first by a fault, then by us": ([1, 137], True, "exit codes 1"),
+    "first by a fault, then by us": (
+        [1, 137],
+        True,
+        "exited with code 1, then was ended with the job",
+    ),
 }
 
 
@@ -206,9 +213,9 @@ def test_how_a_worker_has_ended_is_told_unless_we_have_ended_it(codes, is_ours, 
     summary.workers[ALPHA].exit_codes[:] = codes
     summary.workers[ALPHA].is_ended_by_driver = is_ours
     summary.workers[BETA].exit_codes[:] = [0]
-    text = "\n".join(as_text(as_dict(summary, exit_code=130, reason="interrupted")))
-    told = [line.partition("exit codes")[1:] for line in text.split("\n") if "exit code" in line]
-    assert ["".join(found) for found in told] == ([words] if words else [])
+    lines = list(as_text(as_dict(summary, exit_code=130, reason="interrupted")))
+    told = [line.split("  ")[-1] for line in lines if " was ended" in line or " exited" in line]
+    assert told == ([words] if words else [])
 
 
 def test_a_run_that_never_trained_has_a_short_summary():
