@@ -10,6 +10,7 @@ from tests.kit.small_disk import fill, make_room, missing_for_a_disk, small_disk
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
+FILES = ("out/timings.jsonl", "out/run.sqlite", "out/fingerprints.jsonl")
 ENDS = [
     pytest.param(True, EXIT_NOT_KEPT, id="to the end"),
     pytest.param(False, 0, marks=pytest.mark.matrix, id="for a time"),
@@ -37,13 +38,14 @@ def test_a_full_disk_costs_what_is_written_there_and_nothing_else(
         job.wait_for_step(10, 90)
         fill(disk)
         if not stays_full:
-            job.wait_for("and the next one is tried", 60)
+            for words in ("and the next one is tried", *(f"{name} cannot" for name in FILES)):
+                job.wait_for(words, 60)
             make_room(disk)
         assert job.wait() == code, job.console
     assert len({result["state"] for result in job.results()}) == 1
     assert [result["applied_steps"] for result in job.results()] == [160, 160]
     assert "Traceback" not in job.console
-    for name in ("out/timings.jsonl", "out/run.sqlite", "out/fingerprints.jsonl"):
+    for name in FILES:
         assert job.console.count(f"{name} cannot be written") == 1, job.console
         assert f"{name}: " in job.console  # how much is missing
     step, full = r"of step \d+", "No space left on device: .* are needed, .* are free in "
