@@ -21,6 +21,11 @@ _NUMBERS = (
     ("balanced / ideal", "share_of_ideal_ratio", "{:.2f}"),
     ("steps until balanced", "steps_until_balanced", "{}"),
 )
+_NUMBERS_WITHOUT_PLAN = (
+    ("speed", "balanced_samples_per_second", "{:.0f} samples/s"),
+    ("ideal", "ideal_samples_per_second", "{:.0f} samples/s"),
+    ("speed / ideal", "share_of_ideal_ratio", "{:.2f}"),
+)
 
 
 def as_dict(
@@ -42,9 +47,11 @@ def as_dict(
         "exit_code": exit_code,
         "reason": reason,
         "steps": summary.num_steps,
-        # The last batch of an epoch may be smaller, so this is an upper bound.
-        "samples": summary.num_steps * summary.global_batch_size,
+        # The last batch of an epoch may be smaller, so this is an upper bound where a plan says how
+        # large they are, else an estimate.
+        "samples": round(summary.num_steps * summary.samples_per_step),
         "global_batch_size": summary.global_batch_size,
+        "follows_plan": summary.follows_plan,
         "uniform_samples_per_second": uniform,
         "balanced_samples_per_second": measured,
         "balanced_by_uniform_ratio": measured / uniform if measured and uniform else None,
@@ -72,10 +79,8 @@ def as_text(facts: dict[str, Any]) -> Iterator[str]:
     yield f"ended: {facts['reason']}"
     if not facts["memberships"]:
         return
-    yield _line("steps", f"{facts['steps']} of {facts['global_batch_size']} samples")
-    for label, name, form in _NUMBERS:
-        if facts[name] is not None:
-            yield _line(label, form.format(facts[name]))
+    for label, text in _speeds(facts):
+        yield _line(label, text)
     for what, words in sums_in_words(facts["costs"]) if facts["costs"] else ():
         yield _line(what, words)
     for found in facts["verdict"]:
@@ -90,6 +95,18 @@ def as_text(facts: dict[str, Any]) -> Iterator[str]:
         yield "  THE REPLICAS DIFFER: the workers ended with different parameters"
     for name, worker in facts["workers"].items():
         yield _line(name, _worker_line(worker))
+
+
+def _speeds(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """How many steps, how large, how fast; labels and texts."""
+    follows_plan = facts["follows_plan"]
+    size = f"{facts['global_batch_size']} samples"
+    if not follows_plan:
+        size = f"{facts['samples'] / max(1, facts['steps']):.0f} samples on average"
+    yield "steps", f"{facts['steps']} of {size}"
+    for label, name, form in _NUMBERS if follows_plan else _NUMBERS_WITHOUT_PLAN:
+        if facts[name] is not None:
+            yield label, form.format(facts[name])
 
 
 def _line(label: str, text: str) -> str:

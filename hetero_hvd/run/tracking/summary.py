@@ -33,6 +33,7 @@ MAX_SHARE_CHANGES = 1000
 class RunSegment:
     """Sums over the exchanges of a part of the run."""
 
+    num_exchanged_steps: int = 0
     num_samples: float = 0.0
     num_seconds: float = 0.0
     num_ideal_samples: float = 0.0
@@ -45,6 +46,7 @@ class RunSegment:
         seconds = table.num_steps * table.step_seconds
         if not math.isfinite(seconds):
             return
+        self.num_exchanged_steps += table.num_steps
         self.num_samples += table.num_steps * table.samples_per_step
         self.num_seconds += seconds
         if math.isfinite(table.ideal_samples_per_second):
@@ -109,6 +111,9 @@ class Summary:
 
     Args:
         baseline_steps: First steps with uniform shares.
+
+    Attributes:
+        follows_plan: Whether a plan says what each worker takes in a step.
     """
 
     def __init__(self, *, baseline_steps: int) -> None:
@@ -128,7 +133,7 @@ class Summary:
         self._loop = self._first_step = 0
         self._earlier_steps = self._loop_steps = 0
         self._is_through = False
-        self._follows_plan = True
+        self.follows_plan = True
         self._balanced_since: tuple[int, int] = (0, 0)
 
     def observe(self, _at_unix_seconds: float, event: Observed) -> None:
@@ -165,7 +170,7 @@ class Summary:
             self._loop_steps = 0
         self._is_through = False
         self.global_batch_size = event.global_batch_size
-        self._follows_plan = event.follows_plan
+        self.follows_plan = event.follows_plan
         self.reached(event.applied_steps)
         for worker in event.workers:
             self.workers[worker].script_ended = None
@@ -197,7 +202,7 @@ class Summary:
 
     def planned(self, plan: BatchPlan) -> None:
         """A plan was made."""
-        if not self._follows_plan:
+        if not self.follows_plan:
             return
         for worker, share in zip(plan.workers, plan.local_batch_sizes, strict=True):
             shares = self.workers[worker].shares
@@ -246,6 +251,15 @@ class Summary:
         """Of each trainer the last state that was to be kept, where it is not there."""
         written = self._written_steps
         return [one for one in self._not_kept.values() if written.get(one.trainer, -1) < one.step]
+
+    @property
+    def samples_per_step(self) -> float:
+        """As many as the plans have, or as were measured on average where shares follow none."""
+        parts = (self.uniform, self.converging, self.balanced)
+        num_steps = sum(part.num_exchanged_steps for part in parts)
+        if self.follows_plan or not num_steps:
+            return self.global_batch_size
+        return sum(part.num_samples for part in parts) / num_steps
 
     @property
     def newest_checkpoint(self) -> int | None:

@@ -34,7 +34,7 @@ from hetero_hvd.run.tracking.summary import Summary
 ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
 
 
-def joined(rendezvous_id=1, applied_steps=0, workers=(ALPHA, BETA)):
+def joined(rendezvous_id=1, applied_steps=0, workers=(ALPHA, BETA), **ways):
     """A rendezvous of workers with a global batch of 100."""
     return WorkersJoined(
         rendezvous_id=rendezvous_id,
@@ -43,6 +43,7 @@ def joined(rendezvous_id=1, applied_steps=0, workers=(ALPHA, BETA)):
         global_batch_size=100,
         capacities=(-1,) * len(workers),
         prefetch_steps=0,
+        **ways,
     )
 
 
@@ -189,6 +190,23 @@ def test_the_summary_in_words():
         "longest 0.50 s",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize("way", ["shares_vary", "shares_fixed"])
+def test_where_shares_follow_no_plan_nothing_is_said_of_balanced_ones(way):
+    """Steps are of as many samples as were measured: 150 on average here, of a batch of 100."""
+    summary = Summary(baseline_steps=0)
+    rows = [(row(100, 0.1, 0.1), row(30, 0.1, 0.1)), (row(140, 0.1, 0.1), row(30, 0.1, 0.1))] * 10
+    history = [joined(**{way: True}), *(timed(step, *each) for step, each in enumerate(rows))]
+    for at_seconds, event in with_tables((0.0, event) for event in history[:-1]):
+        summary.observe(at_seconds, event)
+        summary.observe_tables(at_seconds, event)
+    facts = as_dict(summary, exit_code=0, reason="done")
+    assert facts["samples"] == 19 * 150
+    text = "\n".join(as_text(facts))
+    assert "steps                19 of 150 samples on average" in text
+    assert "speed                1500 samples/s" in text
+    assert "balanced" not in text
 
 
 KILLED, WELL = "was ended by SIGKILL", "exited with code 0"
