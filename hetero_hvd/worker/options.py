@@ -129,10 +129,10 @@ class StepOptions:
                 *first, last = (str(each) for each in allowed if each is not None)
                 raise UserError(f"{name}={value!r}: must be {', '.join(first)} or {last}")
         bound, warmup = self.staleness_bound, self.staleness_warmup_steps
-        if bound is not None and bound not in range(MAX_STALENESS_BOUND + 1):
-            raise UserError(
-                f"staleness_bound={bound!r}: must be a whole number of 0 to {MAX_STALENESS_BOUND}"
-            )
+        is_whole = type(bound) is int and 0 <= bound <= MAX_STALENESS_BOUND
+        if bound is not None and not is_whole:
+            allowed = f"a whole number from 0 to {MAX_STALENESS_BOUND}"
+            raise UserError(f"staleness_bound={bound!r}: must be {allowed}")
         if warmup is not None and (type(warmup) is not int or warmup < 0):
             raise UserError(f"staleness_warmup_steps={warmup!r}: must be a whole number >= 0")
 

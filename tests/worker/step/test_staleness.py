@@ -217,13 +217,13 @@ def test_noise_and_a_plateau_are_no_divergence(seed):
         assert not staleness.applied((0.1 + 2.0 * 0.99**step) * noise)
 
 
-@pytest.mark.parametrize("bound", [-1, 9, 1.5, "2"])
+@pytest.mark.parametrize("bound", [-1, 9, 1.5, 2.0, True, "2"])
 def test_other_bounds_are_refused(bound):
     """The message says what is allowed."""
     model = nn.Linear(1, 1)
     loader = DataLoader(TensorDataset(X), BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(UserError, match=r"staleness_bound=.*: must be a whole number of 0 to 8"):
+    with pytest.raises(UserError, match=r"staleness_bound=.*: must be a whole number from 0 to 8"):
         Trainer(model, optimizer, loader, staleness_bound=bound)
 
 
