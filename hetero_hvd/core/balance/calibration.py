@@ -117,7 +117,7 @@ def known_in_words(
         if config.calibrate == "auto" and not joined.can_calibrate:
             more += "; this way of training allows no passes before its steps"
         elif config.calibrate != "auto" and joined.can_calibrate:
-            more += "; calibrate: auto would measure them now"
+            more += "; calibrate: auto can measure new ones first"
     return f"start: {_measured(known)} were measured before{more}"
 
 

@@ -112,7 +112,7 @@ NO_PASSES = "this way of training allows no passes before its steps"
         ("all are known", "2 of 2 workers were measured before"),
         (
             "it is off",
-            "0 of 2 workers were measured before; calibrate: auto would measure them now",
+            "0 of 2 workers were measured before; calibrate: auto can measure new ones first",
         ),
         ("a worker cannot", f"0 of 2 workers were measured before; {NO_PASSES}"),
         ("one worker", "0 of 1 workers were measured before"),
