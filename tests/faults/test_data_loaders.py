@@ -1,10 +1,14 @@
 """The system kills processes that read data, for want of memory: real ones of real workers."""
 
+import pytest
+
 from tests.faults.conftest import assert_exact
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 
 def test_each_killed_loader_costs_a_restart_of_its_worker(start):
-    """The script is the same on both, and so is the error: it is not the script's all the same."""
+    """The same error on two workers is an error of the script, unless the system has made it."""
     faults = [
         {"worker": "beta:0", "step": 8, "kind": "kill", "place": "load"},
         {"worker": "alpha:0", "step": 20, "kind": "kill", "place": "load"},
@@ -17,10 +21,10 @@ def test_each_killed_loader_costs_a_restart_of_its_worker(start):
         loader_processes=1,
         settings={"max_restarts": 1, "balance": False},  # nobody idles
     )
-    assert job.wait() == 0, job.console
+    assert job.wait(200) == 0, job.console
     assert_exact(job, epochs=60, workers=("alpha:0", "beta:0", "gamma:0"))
     for name in ("alpha:0", "beta:0"):
         assert f"{name}: RuntimeError: DataLoader worker (pid" in job.console
-        first, last = job.summary()["workers"][name]["exit_codes"]
-        assert (bool(first), last) == (True, 0)
+        codes = job.summary()["workers"][name]["exit_codes"]
+        assert [bool(code) for code in codes] == [True, False], job.console
     assert job.console.count("only this worker has raised it, so it is lost") == len(faults)

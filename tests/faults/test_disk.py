@@ -7,7 +7,7 @@ import pytest
 from hetero_hvd.exit_codes import EXIT_NOT_KEPT
 from tests.kit.small_disk import fill, make_room, missing_for_a_disk, small_disk
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 
 FILES = ("out/timings.jsonl", "out/run.sqlite", "out/fingerprints.jsonl")
