@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from hetero_hvd.exit_codes import EXIT_NOT_KEPT
-from hetero_hvd.messages import CheckpointFailed
+from hetero_hvd.messages import CheckpointFailed, CheckpointWritten
+from hetero_hvd.run.records.earlier_run import CHECKPOINTS
 
 
 @dataclass(frozen=True)
@@ -76,3 +79,19 @@ class Owner:
 
     def ended(self, result: JobResult) -> None:
         """See `Lender`."""
+
+
+def newest_in_words(newest: CheckpointWritten, output: Path, *, may_resume: bool) -> str:
+    """Where the newest state is that a job has kept, and how to go on from it.
+
+    Args:
+        newest: That state, as its writer tells of it: of another machine's disk, perhaps.
+        output: The run's folder.
+        may_resume: Whether it is the user who starts the job again, and says what it goes on from.
+    """
+    name = newest.path.rpartition("/")[2]
+    own = (output / CHECKPOINTS / name).absolute()
+    if not may_resume or newest.path != str(own) or not own.is_dir():
+        return f"newest checkpoint: {newest.path}"
+    place = shlex.quote(str(output))
+    return f"newest checkpoint: {name}; to go on from it add --resume {place} before the script"

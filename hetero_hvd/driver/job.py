@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shlex
 import signal
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ from hetero_hvd.core.advice.placement_trial import TrialSettings
 from hetero_hvd.core.view.queued.job_progress import JobProgress
 from hetero_hvd.discovery.submission.pinned_script import place_of_script
 from hetero_hvd.driver.controller import JobController
-from hetero_hvd.driver.ending import JobResult, Lender, Owner
+from hetero_hvd.driver.ending import JobResult, Lender, Owner, newest_in_words
 from hetero_hvd.driver.guard.node_care import NodeCare
 from hetero_hvd.driver.http_service import HttpService
 from hetero_hvd.driver.hub_side import HubSide
@@ -186,6 +185,7 @@ class Job:
     ) -> None:
         self._labels = labels
         self._lender = lender or Owner()
+        self._may_resume = _may_resume(self._lender, resume, trial)
         self._nodes_file = nodes_file
         self._command = command
         self._run_id = folder.run_id
@@ -432,8 +432,19 @@ class Job:
         for line in figures:
             self._console.say(line, "progress")
         newest = self._team.tracker.summary.newest_checkpoint
-        if ending.exit_code and newest is not None:
-            place = shlex.quote(str(self._output))
-            self._console.say(f"to go on from step {newest}: the same with --resume {place}")
+        if ending.exit_code and newest is not None and facts["replicas_equal"] is not False:
+            words = newest_in_words(newest, self._output, may_resume=self._may_resume)
+            self._console.say(self._team.bus.redaction.text(words))
         if facts["memberships"]:
             try_report(self._output, self._console.say)
+
+
+def _may_resume(
+    lender: Lender, resume: EarlierRun | None, trial: TrialSettings | Measurement | None
+) -> bool:
+    """Whether the user says what another start goes on from: no batch system, nor the run's name.
+
+    What a measurement has kept goes with it.
+    """
+    is_same_run = resume is not None and bool(resume.name)
+    return isinstance(lender, Owner) and not isinstance(trial, Measurement) and not is_same_run

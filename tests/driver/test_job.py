@@ -184,9 +184,10 @@ def test_a_signal_to_every_process_at_once_keeps_the_state(start_job):
         os.kill(pid, signal.SIGTERM)
     assert job.wait(30) == 143
     kept = (job.folder / "out" / "checkpoints").glob("step-*")
-    newest = max(int(folder.name.split("-")[1]) for folder in kept)
-    assert newest == job.summary()["steps"]
-    assert f"to go on from step {newest}: the same with --resume out" in job.output
+    newest = max(kept, key=lambda folder: folder.name)
+    assert int(newest.name.split("-")[1]) == job.summary()["steps"]
+    way_on = "to go on from it add --resume out before the script"
+    assert f"newest checkpoint: {newest.name}; {way_on}" in job.output
 
 
 def test_too_few_workers_is_a_clear_error(start_job):

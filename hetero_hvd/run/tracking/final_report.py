@@ -47,9 +47,9 @@ def as_dict(
         "exit_code": exit_code,
         "reason": reason,
         "steps": summary.num_steps,
-        # The last batch of an epoch may be smaller, so this is an upper bound where a plan says how
-        # large they are, else an estimate.
-        "samples": round(summary.num_steps * summary.samples_per_step),
+        # An upper bound, as an epoch's last batch may be smaller; where shares follow no plan an
+        # estimate, or 0 if nothing was measured.
+        "samples": round(summary.num_steps * (_mean_batch_size(summary) or 0)),
         "global_batch_size": summary.global_batch_size,
         "follows_plan": summary.follows_plan,
         "uniform_samples_per_second": uniform,
@@ -100,10 +100,12 @@ def as_text(facts: dict[str, Any]) -> Iterator[str]:
 def _speeds(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """How many steps, how large, how fast; labels and texts."""
     follows_plan = facts["follows_plan"]
-    size = f"{facts['global_batch_size']} samples"
-    if not follows_plan:
-        size = f"{facts['samples'] / max(1, facts['steps']):.0f} samples on average"
-    yield "steps", f"{facts['steps']} of {size}"
+    steps = f"{facts['steps']}"
+    if follows_plan:
+        steps += f" of {facts['global_batch_size']} samples"
+    elif facts["samples"]:
+        steps += f" of {facts['samples'] / facts['steps']:.0f} samples on average"
+    yield "steps", steps
     for label, name, form in _NUMBERS if follows_plan else _NUMBERS_WITHOUT_PLAN:
         if facts[name] is not None:
             yield label, form.format(facts[name])
@@ -137,6 +139,11 @@ def _worker_line(worker: dict[str, Any]) -> str:
 def _balanced(summary: Summary) -> RunSegment:
     """The part of the run to quote: since the plan is balanced, or all after the baseline."""
     return summary.balanced if summary.balanced.num_seconds else summary.converging
+
+
+def _mean_batch_size(summary: Summary) -> float | None:
+    """Samples per step: what plans have, or what was measured; None: it was not."""
+    return summary.global_batch_size if summary.follows_plan else summary.converging.mean_batch_size
 
 
 def _evaluation(summary: Summary) -> dict[str, Any] | None:

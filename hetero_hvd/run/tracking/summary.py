@@ -67,6 +67,11 @@ class RunSegment:
         """What the workers could do; None if nothing was measured."""
         return self.num_ideal_samples / self.num_ideal_seconds if self.num_ideal_seconds else None
 
+    @property
+    def mean_batch_size(self) -> float | None:
+        """Samples of all workers per step; None if nothing was measured."""
+        return self.num_samples / self.num_exchanged_steps if self.num_exchanged_steps else None
+
     def mean_busy_seconds(self, worker: WorkerId) -> float | None:
         """Mean busy time of one worker in a step; None if it was not measured."""
         steps = self.num_steps.get(worker)
@@ -127,7 +132,7 @@ class Summary:
         self.uniform = RunSegment()
         self.converging = RunSegment()
         self.balanced = RunSegment()
-        self._written_steps: dict[int, int] = {}
+        self._written: dict[int, CheckpointWritten] = {}
         self._not_kept: dict[int, CheckpointFailed] = {}
         self._baseline_steps = baseline_steps
         self._loop = self._first_step = 0
@@ -151,7 +156,7 @@ class Summary:
             case Finished():
                 self.finished(event)
             case CheckpointWritten():
-                self._written_steps[event.trainer] = event.step
+                self._written[event.trainer] = event
             case CheckpointFailed():
                 self._not_kept[event.trainer] = event
 
@@ -219,6 +224,8 @@ class Summary:
         if not table.follows_plan:
             for worker, row in table.measured.items():
                 self.workers[worker].shares[:] = [(table.step, row.local_batch_size)]
+            self.converging.add(table)
+            return
         if table.step < self._baseline_steps:
             self.uniform.add(table)
             return
@@ -249,22 +256,13 @@ class Summary:
     @property
     def not_kept(self) -> list[CheckpointFailed]:
         """Of each trainer the last state that was to be kept, where it is not there."""
-        written = self._written_steps
+        written = {trainer: event.step for trainer, event in self._written.items()}
         return [one for one in self._not_kept.values() if written.get(one.trainer, -1) < one.step]
 
     @property
-    def samples_per_step(self) -> float:
-        """As many as the plans have, or as were measured on average where shares follow none."""
-        parts = (self.uniform, self.converging, self.balanced)
-        num_steps = sum(part.num_exchanged_steps for part in parts)
-        if self.follows_plan or not num_steps:
-            return self.global_batch_size
-        return sum(part.num_samples for part in parts) / num_steps
-
-    @property
-    def newest_checkpoint(self) -> int | None:
-        """Applied steps of the newest state on disk, of the last trainer; None: none, as heard."""
-        return self._written_steps[max(self._written_steps)] if self._written_steps else None
+    def newest_checkpoint(self) -> CheckpointWritten | None:
+        """The newest state that was kept, of the script's last trainer; None: none, as heard."""
+        return self._written[max(self._written)] if self._written else None
 
     @property
     def num_steps(self) -> int:

@@ -79,15 +79,21 @@ UNIFORM = (row(50, 0.05, 0.2), row(50, 0.2, 0.2))
 BALANCED = (row(80, 0.08, 0.08), row(20, 0.08, 0.08))
 
 
-def full_summary():
-    """A run: 4 uniform steps, 3 on the way, then balanced; one reset; both finish."""
-    summary = Summary(baseline_steps=4)
-    history = [joined(), *(timed(step, *UNIFORM) for step in range(7))]
-    history.append(joined(rendezvous_id=2, applied_steps=7))
-    history += [timed(step, *BALANCED, rendezvous_id=2) for step in range(7, 20)]
+def summary_of(history, *, baseline_steps):
+    """What is counted of it."""
+    summary = Summary(baseline_steps=baseline_steps)
     for at_seconds, event in with_tables((0.0, event) for event in history):
         summary.observe(at_seconds, event)
         summary.observe_tables(at_seconds, event)
+    return summary
+
+
+def full_summary():
+    """A run: 4 uniform steps, 3 on the way, then balanced; one reset; both finish."""
+    history = [joined(), *(timed(step, *UNIFORM) for step in range(7))]
+    history.append(joined(rendezvous_id=2, applied_steps=7))
+    history += [timed(step, *BALANCED, rendezvous_id=2) for step in range(7, 20)]
+    summary = summary_of(history, baseline_steps=4)
     plans = ((99, 1), 0.125), ((50, 50), 0.0), ((50, 50), 0.0), ((80, 20), 0.0)
     for number, (shares, ratio) in enumerate(plans):
         plan = BatchPlan(
@@ -162,20 +168,14 @@ LOOPS = {
 def test_the_steps_of_all_loops_are_counted(case):
     """Of a script that trains one thing after the other."""
     events, steps = LOOPS[case]
-    summary = Summary(baseline_steps=0)
-    for at_seconds, event in with_tables((0.0, event) for event in events):
-        summary.observe(at_seconds, event)
-        summary.observe_tables(at_seconds, event)
+    summary = summary_of(events, baseline_steps=0)
     assert as_dict(summary, exit_code=0, reason="done")["steps"] == steps
 
 
 def test_steps_until_balanced_count_from_where_a_run_goes_on():
     """Those before were of another run."""
-    summary = Summary(baseline_steps=4)
     history = [joined(applied_steps=200), *(timed(step, *BALANCED) for step in range(200, 220))]
-    for at_seconds, event in with_tables((0.0, event) for event in history):
-        summary.observe(at_seconds, event)
-        summary.observe_tables(at_seconds, event)
+    summary = summary_of(history, baseline_steps=4)
     assert summary.steps_until_balanced == 1  # the first exchange contains the start
     assert summary.num_steps == 220
 
@@ -192,21 +192,25 @@ def test_the_summary_in_words():
         assert part in text
 
 
+@pytest.mark.parametrize("baseline_steps", [0, 10, 2**63])
 @pytest.mark.parametrize("way", ["shares_vary", "shares_fixed"])
-def test_where_shares_follow_no_plan_nothing_is_said_of_balanced_ones(way):
-    """Steps are of as many samples as were measured: 150 on average here, of a batch of 100."""
-    summary = Summary(baseline_steps=0)
-    rows = [(row(100, 0.1, 0.1), row(30, 0.1, 0.1)), (row(140, 0.1, 0.1), row(30, 0.1, 0.1))] * 10
-    history = [joined(**{way: True}), *(timed(step, *each) for step, each in enumerate(rows))]
-    for at_seconds, event in with_tables((0.0, event) for event in history[:-1]):
-        summary.observe(at_seconds, event)
-        summary.observe_tables(at_seconds, event)
+def test_where_shares_follow_no_plan_the_speed_is_that_of_all_steps(way, baseline_steps):
+    """Nothing is said of balanced ones, and batches are as large as they were on average."""
+    slow, fast = (row(70, 0.1, 0.2), row(30, 0.2, 0.2)), (row(160, 0.1, 0.1), row(40, 0.1, 0.1))
+    tables = (timed(step, *(slow if step <= 10 else fast)) for step in range(21))
+    summary = summary_of([joined(**{way: True}), *tables], baseline_steps=baseline_steps)
     facts = as_dict(summary, exit_code=0, reason="done")
-    assert facts["samples"] == 19 * 150
+    assert facts["samples"] == 21 * 150
     text = "\n".join(as_text(facts))
-    assert "steps                19 of 150 samples on average" in text
-    assert "speed                1500 samples/s" in text
-    assert "balanced" not in text
+    assert "steps                21 of 150 samples on average" in text
+    assert "speed                1000 samples/s" in text
+    assert not any(word in text for word in ("balanced", "uniform"))
+
+
+def test_where_nothing_was_measured_no_batch_size_is_told():
+    """The first exchange contains the start."""
+    summary = summary_of([joined(shares_fixed=True), timed(0, *BALANCED)], baseline_steps=0)
+    assert "  steps                1" in as_text(as_dict(summary, exit_code=0, reason="done"))
 
 
 KILLED, WELL = "was ended by SIGKILL", "exited with code 0"
