@@ -155,6 +155,7 @@ class CheckpointSettings(LaunchPart, frozen=True):
         best: Metric of `Trainer.evaluate` whose best checkpoint is kept too, `-` in front if less
             is better; "" for none.
         resume: Where the checkpoints of an earlier run are, to go on from; "" for none.
+        resume_runs: Names of that run's starts there; empty: whatever is there is meant.
         cpu_capability: The instruction set that the state is computed with, which may not change
             on the way; "" where that does not matter.
         job: Name of the job, which all its starts have in common.
@@ -168,6 +169,7 @@ class CheckpointSettings(LaunchPart, frozen=True):
     keep: Count = 2
     best: str = ""
     resume: str = ""
+    resume_runs: tuple[str, ...] = ()
     cpu_capability: str = ""
     job: str = ""
     goes_on: bool = False

@@ -180,6 +180,7 @@ def _checkpoints(
         keep=job.checkpoint_keep,
         best=job.checkpoint_best or "",
         resume=resume.checkpoints if resume is not None else "",
+        resume_runs=resume.runs if resume is not None else (),
         cpu_capability=cpu_capability.chosen(job.cpu_capability) or "native"
         if job.training_mode == "reproducible"
         else "",

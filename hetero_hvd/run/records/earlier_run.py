@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetero_hvd.errors import JobError, job_error
-from hetero_hvd.messages import RunStarted
+from hetero_hvd.messages import CheckpointWritten, RunStarted
 from hetero_hvd.run.records.reader import newest_start, read_record
 from hetero_hvd.run.records.run_files import LISTED
 
@@ -23,6 +23,9 @@ MAX_NAME = 63
 RUN_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
 """A dot in it would make a writer take another run's unfinished checkpoints for its own."""
 
+_CHECKPOINT = re.compile(r"(?P<place>.*)/step-\d+-(?P<run>.+?)(-trainer\d+)?")
+"""Path or URL of one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierRun:
@@ -33,11 +36,14 @@ class EarlierRun:
         checkpoints: Path or URL of its checkpoints; empty: where it keeps them anyway.
         name: Of the job in its checkpoints, if this is another start of it: what all its starts
             have kept is its own then, and nothing has to be there. Empty: a run of its own begins.
+        runs: Names of the run's starts among its checkpoints, where other runs may have kept theirs
+            in the same place; empty: whatever is there is meant.
     """
 
     folder: Path | None
     checkpoints: str
     name: str = ""
+    runs: tuple[str, ...] = ()
 
 
 def is_url(text: str) -> bool:
@@ -61,8 +67,13 @@ def earlier_run(place: Path | str) -> EarlierRun:
         if not place.is_dir():
             raise JobError(f"--resume {place}: {_why_no_folder(place)}")
         is_there = own.is_dir()
+    recorded = _recorded(place)
+    if recorded is not None and is_url(recorded.checkpoints):
+        return recorded
     if is_there:
         return EarlierRun(folder=place, checkpoints=str(own.absolute()))
+    if recorded is not None:  # on the disk of the node that had rank 0
+        return recorded
     url = _recorded_url(place)
     if url:
         return EarlierRun(folder=place, checkpoints=url)
@@ -94,15 +105,45 @@ def _looking_at(path: Path) -> Iterator[None]:
         raise job_error(f"{path} cannot be read: {error.strerror}", error) from error
 
 
-def _recorded_url(folder: Path) -> str:
-    """The `checkpoint_url` of a run's last start; empty: it had none, or was not recorded."""
+def _events(folder: Path) -> list[RunStarted | CheckpointWritten]:
+    """What is recorded of a run's starts and checkpoints; nothing, where that cannot be read."""
     try:
         events = read_record(folder).events
     except JobError:
-        return ""
-    starts = [event for _, event in events if isinstance(event, RunStarted)]
-    url = starts[-1].settings.get("checkpoint_url", "") if starts else ""
+        return []
+    return [event for _, event in events if isinstance(event, RunStarted | CheckpointWritten)]
+
+
+def _url_of(start: RunStarted) -> str:
+    """The `checkpoint_url` of a start; empty: it had none."""
+    url = str(start.settings.get("checkpoint_url", ""))
     return url if is_url(url) else ""
+
+
+def _recorded(folder: Path) -> EarlierRun | None:
+    """Where the newest checkpoint is of which the run's record tells; None: it tells of none.
+
+    An earlier start may have kept its own elsewhere.
+    """
+    url, found = "", []
+    for event in _events(folder):
+        if isinstance(event, RunStarted):
+            url = _url_of(event)
+        elif (names := _CHECKPOINT.fullmatch(event.path)) is not None:
+            found.append((url, names))
+    if not found:
+        return None
+    last_url, last = found[-1]
+    if not last_url:
+        return EarlierRun(folder=folder, checkpoints=last["place"])
+    runs = {names["run"]: None for url, names in found if url == last_url}
+    return EarlierRun(folder=folder, checkpoints=last_url, runs=tuple(runs))
+
+
+def _recorded_url(folder: Path) -> str:
+    """The `checkpoint_url` of a run's last start; empty: it had none, or was not recorded."""
+    starts = [event for event in _events(folder) if isinstance(event, RunStarted)]
+    return _url_of(starts[-1]) if starts else ""
 
 
 def run_of_folder(output: Path) -> EarlierRun:

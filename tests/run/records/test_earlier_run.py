@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import RunStarted
+from hetero_hvd.messages import CheckpointWritten, RunStarted
 from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run, run_of_folder
 
 from .test_records import write
@@ -49,6 +49,66 @@ def test_the_address_of_the_newest_start_is_in_the_record(folder, urls):
     """Where there are none in the folder."""
     write(folder, *map(started, urls))
     assert earlier_run(folder) == EarlierRun(folder=folder, checkpoints=URL)
+
+
+def kept(place, run, step=7):
+    """A checkpoint that is written there."""
+    path = f"{place}/step-{step:012d}-{run}"
+    return CheckpointWritten(step=step, path=path, num_bytes=1, metrics={}, is_best=False)
+
+
+OTHER, AWAY = "s3://bucket/other", "/on/another/machine/checkpoints"
+HISTORIES = {
+    "in the folder": ([started(""), kept("{own}", "aa")], True, ("{own}",)),
+    "on the disk of another machine": ([started(""), kept(AWAY, "aa")], False, (AWAY,)),
+    "of a folder that was moved": ([started(""), kept(AWAY, "aa")], True, ("{own}",)),
+    "in a store": ([started(URL), kept(URL, "aa")], False, (URL, "aa")),
+    "first in the folder, then in a store": (
+        [started(""), kept("{own}", "aa"), started(URL), kept(URL, "bb")],
+        True,
+        (URL, "bb"),
+    ),
+    "first in a store, then in the folder": (
+        [started(URL), kept(URL, "aa"), started(""), kept("{own}", "bb")],
+        True,
+        ("{own}",),
+    ),
+    "in the folder, and not yet in a store": (
+        [started(""), kept("{own}", "aa"), started(URL)],
+        True,
+        ("{own}",),
+    ),
+    "by several starts and trainers": (
+        [
+            started(URL),
+            kept(URL, "aa"),
+            kept(URL, "aa-trainer2"),
+            started(URL),
+            kept(URL, "b-b", 9),
+        ],
+        False,
+        (URL, "aa", "b-b"),
+    ),
+    "in one store, then in another one": (
+        [started(URL), kept(URL, "aa"), started(OTHER), kept(OTHER, "bb")],
+        False,
+        (OTHER, "bb"),
+    ),
+}
+"""What is recorded, whether there are checkpoints in the folder, and where to go on: the place, and
+which runs are meant there."""
+
+
+@pytest.mark.parametrize("case", HISTORIES)
+def test_where_the_newest_one_was_kept_the_run_goes_on(folder, case):
+    """Not where an earlier start kept its own, nor with what another run has in the same store."""
+    events, is_there, (place, *runs) = HISTORIES[case]
+    own = str(folder / "checkpoints")
+    write(folder, *events)
+    if is_there:
+        (folder / "checkpoints").mkdir()
+    wanted = EarlierRun(folder=folder, checkpoints=place.format(own=own), runs=tuple(runs))
+    assert earlier_run(folder) == wanted
 
 
 def unrecorded(folder):

@@ -83,7 +83,7 @@ class Checkpoints:
         if self._earlier is None:
             return ""
         with _known():
-            trainers = {manifest.trainer for _, manifest in self._earlier.listed()}
+            trainers = {one.manifest.trainer for one in self._of_earlier()}
         if own not in trainers and (trainers or own > 1):
             return ""
         if own == 1 and len(trainers) <= 1:
@@ -365,8 +365,14 @@ class Checkpoints:
 
     def _own_or_earlier(self) -> list[Found]:
         """Those of this trainer in this run, then those in the run to resume, newest first."""
-        earlier = [] if self._earlier is None else newest_first(self._earlier)
+        earlier = self._of_earlier()
         return self._own() + [one for one in earlier if one.manifest.trainer == self._trainer]
+
+    def _of_earlier(self) -> list[Found]:
+        """Those of all trainers in the run to resume, newest first; not other runs' beside them."""
+        found = [] if self._earlier is None else newest_first(self._earlier)
+        runs = self._settings.resume_runs
+        return [one for one in found if not runs or one.manifest.run in runs]
 
     def _of_the_job(self) -> list[Found]:
         """Those of this trainer in all starts of the job, newest first; joins the last start."""

@@ -113,6 +113,19 @@ def test_each_trainer_of_a_script_goes_on_from_its_own(tmp_path):
         assert not Checkpoints(wanted, training(2), 3).load_newest()
 
 
+def test_another_run_in_the_same_store_is_not_the_one_to_resume(tmp_path):
+    """It has kept the newest state there, and one that can be read where those meant cannot."""
+    for run, step in (("one", 3), ("one-again", 4), ("other", 9)):
+        save(keeper(tmp_path / "store", run=run), step)
+    known = {"resume": str(tmp_path / "store"), "resume_runs": ("one", "one-again")}
+    fresh = keeper(tmp_path / "own", run="new", **known)
+    assert "step-000000000004" in fresh.load_newest()
+    for path in (tmp_path / "store").glob("step-*-one*"):
+        (path / "state.pt").write_bytes(b"")
+    assert keeper(tmp_path / "own", run="new", **known).load_newest() is None
+    assert "no worker has found a checkpoint" in fresh.why_not_resumed()
+
+
 class Evil:
     """Would end the test if it were unpickled."""
 
