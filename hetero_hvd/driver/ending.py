@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from hetero_hvd.errors import JobError
 from hetero_hvd.exit_codes import EXIT_NOT_KEPT
 from hetero_hvd.messages import CheckpointFailed, CheckpointWritten
-from hetero_hvd.run.records.earlier_run import CHECKPOINTS
+from hetero_hvd.run.records.earlier_run import earlier_run
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,11 @@ def newest_in_words(newest: CheckpointWritten, output: Path, *, may_resume: bool
         output: The run's folder.
         may_resume: Whether it is the user who starts the job again, and says what it goes on from.
     """
-    name = newest.path.rpartition("/")[2]
-    own = (output / CHECKPOINTS / name).absolute()
-    if not may_resume or newest.path != str(own) or not own.is_dir():
-        return f"newest checkpoint: {newest.path}"
-    place = shlex.quote(str(output))
-    return f"newest checkpoint: {name}; to go on from it add --resume {place} before the script"
+    words = f"newest checkpoint: {newest.path}"
+    try:
+        place = earlier_run(output).checkpoints
+    except JobError:
+        return words
+    is_found = may_resume and newest.path.startswith(f"{place.rstrip('/')}/")
+    way_on = f"; to go on from it add --resume {shlex.quote(str(output))} before the script"
+    return words + way_on * is_found

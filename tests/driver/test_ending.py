@@ -3,37 +3,37 @@
 import pytest
 
 from hetero_hvd.driver.ending import newest_in_words
-from hetero_hvd.messages import CheckpointWritten
+from hetero_hvd.messages import CheckpointWritten, RunStarted
+from tests.run.records.test_records import write
 
 NAME = "step-000000000012-b7795d16"
+URL = "s3://bucket/runs"
 PLACES = {
-    "in the run's folder": ("{out}/checkpoints/" + NAME, True, True),
-    "there, and the job is started again by others": ("{out}/checkpoints/" + NAME, False, False),
-    "there once, and gone": ("{out}/checkpoints/step-000000000013-00000000", True, False),
-    "in a folder of that name on another machine": (
-        "/elsewhere/out/checkpoints/" + NAME,
-        True,
-        False,
-    ),
-    "in another folder here": ("{out}/../kept/" + NAME, True, False),
-    "in a store": ("s3://bucket/out/checkpoints/" + NAME, True, False),
+    "in the run's folder": ("{out}/checkpoints", "", True, True),
+    "there, and the job is started again by others": ("{out}/checkpoints", "", False, False),
+    "on another machine": ("/elsewhere/out/checkpoints", "", True, True),
+    "in a store": (URL, URL, True, True),
+    "in a store, and the record has been lost": (URL, None, True, False),
+    "in a store that is called otherwise": ("/mnt/runs", "file:///mnt/runs", True, False),
 }
-"""Where it was written, whether the user starts the job again, and whether --resume is named."""
+"""Where it was written, the `checkpoint_url`, if that is recorded, whether the user starts the job
+again, and whether --resume is named."""
 
 
 @pytest.mark.parametrize("case", PLACES)
-def test_only_a_checkpoint_that_resume_finds_is_said_to_be_found_so(tmp_path, monkeypatch, case):
+def test_only_what_resume_finds_is_said_to_be_found_so(tmp_path, monkeypatch, case):
     """Else where it is, which is true in any case."""
     monkeypatch.chdir(tmp_path)
+    place, url, may_resume, is_named = PLACES[case]
     output = tmp_path / "a run"
-    path, may_resume, is_named = PLACES[case]
-    path = path.format(out=output)
-    (output / "checkpoints" / NAME).mkdir(parents=True)
-    (tmp_path / "kept" / NAME).mkdir(parents=True)
+    path = f"{place.format(out=output)}/{NAME}"
     written = CheckpointWritten(step=12, path=path, num_bytes=1, metrics={}, is_best=False)
+    started = RunStarted(run_id="r", command=("x",), nodes=(), settings={"checkpoint_url": url})
+    output.mkdir()
+    if url is not None:
+        write(output, started, written)
+    if "out" in place and "elsewhere" not in place:
+        (output / "checkpoints").mkdir()
     words = newest_in_words(written, output.relative_to(tmp_path), may_resume=may_resume)
-    if is_named:
-        way_on = "to go on from it add --resume 'a run' before the script"
-        assert words == f"newest checkpoint: {NAME}; {way_on}"
-    else:
-        assert words == f"newest checkpoint: {path}"
+    way_on = "; to go on from it add --resume 'a run' before the script" if is_named else ""
+    assert words == f"newest checkpoint: {path}{way_on}"

@@ -187,7 +187,7 @@ def test_a_signal_to_every_process_at_once_keeps_the_state(start_job):
     newest = max(kept, key=lambda folder: folder.name)
     assert int(newest.name.split("-")[1]) == job.summary()["steps"]
     way_on = "to go on from it add --resume out before the script"
-    assert f"newest checkpoint: {newest.name}; {way_on}" in job.output
+    assert f"newest checkpoint: {newest}; {way_on}" in job.output
 
 
 def test_too_few_workers_is_a_clear_error(start_job):
