@@ -128,11 +128,11 @@ FAULTS = {
         20, (("alpha", 2.0), ("beta", 12.0), ("alpha", 45.0), ("beta", 100.0), ("gamma", 150.0))
     ),
 }
-LONG = [pytest.mark.matrix, pytest.mark.timeout(1500)]
-CASES = [pytest.param(FAULTS["seconds"]), pytest.param(FAULTS["minutes"], marks=LONG)]
 
 
-@pytest.mark.parametrize("faults", CASES, ids=FAULTS)
+@pytest.mark.matrix
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 def test_what_is_exported_is_what_was_sampled(fleet, faults):
     """Up to what the spools hold, and what is missing beyond is counted exactly."""
 

@@ -19,6 +19,7 @@ EPOCHS = 60
 GUARD = {"temperature": 87, "for_seconds": 1, "return_seconds": 1, "throttled": "off"}
 
 
+@pytest.mark.matrix
 def test_a_hot_gpu_of_another_machine(virtual_cluster, tmp_path):
     """Nobody else tells of its temperature; each sample is used once."""
     host = virtual_cluster({"alpha": 100, "beta": 50})["alpha"]

@@ -135,9 +135,8 @@ def run(folder, command):
     return json.loads((folder / "result.json").read_text()), said
 
 
-@pytest.mark.parametrize(
-    "name", ["lightning", pytest.param("huggingface", marks=pytest.mark.matrix)]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_moves_to_three_hosts(virtual_cluster, tmp_path, name):
     """As it was, changed and alone, changed and on three hosts over ssh: the same is found."""
     package, text = SCRIPTS[name]

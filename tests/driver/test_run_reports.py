@@ -244,6 +244,7 @@ def cluster(tmp_path, start_job):
     found.hub.kill()
 
 
+@pytest.mark.matrix
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_a_run_is_shown_until_its_driver_is_killed(cluster):

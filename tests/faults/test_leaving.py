@@ -95,7 +95,7 @@ REPLACED = {
 }
 
 
-ONLY_WITH_ALL = ("one by one", "two by one")
+ONLY_WITH_ALL = ("one by one", "one by one, for whom there is no room", "two by one")
 
 
 @pytest.mark.parametrize(

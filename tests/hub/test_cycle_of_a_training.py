@@ -56,6 +56,7 @@ Path(sys.argv[2]).write_text(json.dumps(marks))
 """
 
 
+@pytest.mark.matrix
 def test_a_recording_has_the_period_of_the_steps_marks(tmp_path):
     """A training draws power in each step; an agent samples that, and a hub stores it."""
     told = tmp_path / "gpu"

@@ -270,7 +270,7 @@ def test_the_same_numbers_on_workers_that_come_and_go(tmp_path, case):
 @pytest.mark.parametrize(
     ("case", "more", "rel"),
     [
-        (GPT2, "--accumulate 2", 1e-6),
+        only_with_all(GPT2, "--accumulate 2", 1e-6),
         *(only_with_all(each, "--precision bf16", 1e-2) for each in (RESNET, GPT2, BERT)),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
