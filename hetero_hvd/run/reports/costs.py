@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain, starmap
 from typing import Any, NamedTuple
@@ -242,7 +242,22 @@ def costs_of(record: Record, prices: Mapping[str, float] = NO_PRICES) -> Costs:
     stays = stays_of(record.events, heard_until_seconds=heard, prices=prices)
     meters = EnergyMeters(interval_samples(record.samples))
     trained = trained_of(record.events, points, heard)
+    if (mean := _mean_batch_size(record)) is not None:
+        trained = replace(trained, samples=round(mean * trained.steps))
     return Costs(stays=stays, meters=meters, trained=trained, points=points)
+
+
+def _mean_batch_size(record: Record) -> float | None:
+    """Samples of all workers per step as they were measured; None: plans say how many they are."""
+    joined = next((e for _, e in reversed(record.events) if isinstance(e, WorkersJoined)), None)
+    if joined is None or joined.follows_plan:
+        return None
+    steps: dict[float, int] = defaultdict(int)
+    for row in record.rollups:
+        at = row["at_unix_seconds"]
+        steps[at] = max(steps[at], row["num_steps"])
+    num_steps = sum(steps.values())
+    return sum(row["samples"] for row in record.rollups) / num_steps if num_steps else None
 
 
 def _points(rollups: Sequence[dict[str, Any]]) -> Iterator[Point]:

@@ -130,6 +130,19 @@ def test_the_record_tells_what_it_cost(priced):
     assert next(iter(costs.epochs)).told.joules == pytest.approx(18000.0)
 
 
+@pytest.mark.parametrize("way", ["shares_vary", "shares_fixed"])
+def test_where_shares_follow_no_plan_costs_are_per_sample_that_was_measured(tmp_path, way):
+    """A round may hold several batches: these had 100 samples, of a batch of 25."""
+    events = [
+        (at, msgspec.structs.replace(event, global_batch_size=25, **{way: True}))
+        if isinstance(event, WorkersJoined)
+        else (at, event)
+        for at, event in day({"alpha": 2.0, "gamma": 4.0})
+    ]
+    costs = costs_of(read_record(record(tmp_path / "rounds", events)))
+    assert (costs.trained.steps, costs.trained.samples) == (40, 4000)
+
+
 def test_the_command_tells_it(priced, capsys):
     """With what is asked for beside it."""
     asked = ["--to", "accuracy >= 0.9", "--without", "gamma", "--owned", "alpha=1000"]
