@@ -77,6 +77,12 @@ def earlier_run(place: Path | str) -> EarlierRun:
     url = _recorded_url(place)
     if url:
         return EarlierRun(folder=place, checkpoints=url)
+    if _CHECKPOINT.fullmatch(str(place.absolute())):
+        store = place.absolute().parent.as_uri()
+        raise JobError(
+            f"--resume {place}: that is a checkpoint; name the folder of its run, or {store} for "
+            "the newest one there"
+        )
     if newest_start(place) is None:
         raise JobError(f"--resume {place}: no run is recorded there, nor kept; {LISTED}")
     raise JobError(

@@ -157,6 +157,16 @@ def test_a_run_without_checkpoints_is_one_line(folder, monkeypatch, make, words)
     assert words is NOT_KEPT or line.endswith("`hetero-hvd runs` lists those in runs/")
 
 
+def test_a_checkpoint_is_no_run(tmp_path):
+    """Its path is what a job's last line names."""
+    place = tmp_path / "step-000000000012-b7795d16-trainer2"
+    place.mkdir()
+    store = tmp_path.as_uri()
+    words = f"that is a checkpoint; name the folder of its run, or {store} for the newest one there"
+    with pytest.raises(JobError, match=f"^--resume {place}: {words}$"):
+        earlier_run(place)
+
+
 @pytest.mark.parametrize("name", ["one", "One_2-b", "a" * 63])
 def test_a_folder_names_the_run_of_all_starts(tmp_path, monkeypatch, name):
     """Whether it is there yet or not, and however it is written."""
