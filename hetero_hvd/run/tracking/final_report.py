@@ -90,7 +90,7 @@ def as_text(facts: dict[str, Any]) -> Iterator[str]:
         shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         yield _line("last evaluation", f"{shown} (epoch {facts['evaluation']['epoch']})")
     if facts["memberships"] > 1:
-        yield _line("resets", str(facts["memberships"] - 1))
+        yield _line("resets", f"{facts['memberships'] - 1}, for workers who were lost or joined")
     if facts["replicas_equal"] is False:
         yield "  THE REPLICAS DIFFER: the workers ended with different parameters"
     for name, worker in facts["workers"].items():
@@ -117,7 +117,9 @@ def _line(label: str, text: str) -> str:
 
 def _worker_line(worker: dict[str, Any]) -> str:
     parts = []
-    if worker["shares"]:
+    if worker["mean_share"] is not None:
+        parts.append(f"share {worker['mean_share']:.0f} on average")
+    elif worker["shares"]:
         changes = [share for _, share in worker["shares"]]
         kept = changes if len(changes) <= 6 else [*changes[:2], "...", *changes[-3:]]  # noqa: PLR2004
         parts.append("share " + " > ".join(map(str, kept)))
@@ -130,7 +132,8 @@ def _worker_line(worker: dict[str, Any]) -> str:
     codes = worker["exit_codes"]
     own = codes[:-1] if is_ended_by_driver else codes  # the last is of our signal
     if any(own):
-        runs = [(exit_in_words(code), len(list(same))) for code, same in itertools.groupby(own)]
+        ends = (exit_in_words(code) if code else "ended well" for code in own)
+        runs = [(words, len(list(same))) for words, same in itertools.groupby(ends)]
         told = [f"{words} ({count} times)" if count > 1 else words for words, count in runs]
         parts.append(", then ".join(told + ["was ended with the job"] * is_ended_by_driver))
     return "  ".join(parts)
@@ -156,6 +159,7 @@ def _evaluation(summary: Summary) -> dict[str, Any] | None:
 def _worker(summary: Summary, worker: WorkerId, record: WorkerRecord) -> dict[str, Any]:
     return {
         "shares": record.shares,
+        "mean_share": None if summary.follows_plan else summary.converging.mean_share(worker),
         "mean_busy_seconds": _balanced(summary).mean_busy_seconds(worker),
         "recoveries": [
             {

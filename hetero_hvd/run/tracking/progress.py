@@ -16,6 +16,7 @@ from hetero_hvd.messages import (
     Finding,
     OutOfMemory,
     Recovered,
+    Sharing,
     StalenessEnded,
     StallReported,
     WorkersJoined,
@@ -38,7 +39,7 @@ class Progress:
         self._interval_seconds = interval_seconds
         self._next_at_seconds = -math.inf
         self._shares: tuple[int, ...] = ()
-        self._are_shares_fixed = False
+        self._sharing: Sharing = "planned"
         self._phase = RunSegment()
 
     def observe(self, _at_unix_seconds: float, event: Observed) -> None:
@@ -67,14 +68,15 @@ class Progress:
             "progress",
         )
         self._shares = ()
-        self._are_shares_fixed = event.shares_fixed
+        self._sharing = event.sharing
         self._phase = RunSegment()
 
     def planned(self, plan: BatchPlan) -> None:
         """There is a new plan; shown if it changes the shares."""
         if plan.local_batch_sizes != self._shares:
             self._shares = plan.local_batch_sizes
-            if self._are_shares_fixed and set(self._shares) == {1}:  # nobody knows them yet
+            is_unknown = self._sharing == "fixed" and set(self._shares) == {1}
+            if is_unknown or self._sharing == "varying":
                 self._say(f"step {plan.from_step}: {plan.reason}", "progress")
                 return
             shares = shown(

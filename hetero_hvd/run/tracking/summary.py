@@ -40,6 +40,7 @@ class RunSegment:
     num_ideal_seconds: float = 0.0
     busy_seconds: dict[WorkerId, float] = field(default_factory=lambda: defaultdict(float))
     num_steps: dict[WorkerId, int] = field(default_factory=lambda: defaultdict(int))
+    samples: dict[WorkerId, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, table: StepTable) -> None:
         """Account for one exchange."""
@@ -53,6 +54,7 @@ class RunSegment:
             self.num_ideal_samples += table.ideal_samples_per_second * seconds
             self.num_ideal_seconds += seconds
         for worker, row in table.measured.items():
+            self.samples[worker] += row.local_batch_size * row.num_steps
             if math.isfinite(row.busy_seconds):
                 self.busy_seconds[worker] += row.busy_seconds * row.num_steps
                 self.num_steps[worker] += row.num_steps
@@ -71,6 +73,11 @@ class RunSegment:
     def mean_batch_size(self) -> float | None:
         """Samples of all workers per step; None if nothing was measured."""
         return self.num_samples / self.num_exchanged_steps if self.num_exchanged_steps else None
+
+    def mean_share(self, worker: WorkerId) -> float | None:
+        """Samples of one worker per step of all; None if nothing was measured."""
+        num_steps = self.num_exchanged_steps
+        return self.samples.get(worker, 0) / num_steps if num_steps else None
 
     def mean_busy_seconds(self, worker: WorkerId) -> float | None:
         """Mean busy time of one worker in a step; None if it was not measured."""

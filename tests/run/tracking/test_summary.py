@@ -202,8 +202,8 @@ def test_where_shares_follow_no_plan_the_speed_is_that_of_all_steps(way, baselin
     facts = as_dict(summary, exit_code=0, reason="done")
     assert facts["samples"] == 21 * 150
     text = "\n".join(as_text(facts))
-    assert "steps                21 of 150 samples on average" in text
-    assert "speed                1000 samples/s" in text
+    for part in ("21 of 150 samples on average", "speed                1000 ", "share 115 on"):
+        assert part in text
     assert not any(word in text for word in ("balanced", "uniform"))
 
 
@@ -213,7 +213,7 @@ def test_where_nothing_was_measured_no_batch_size_is_told():
     assert "  steps                1" in as_text(as_dict(summary, exit_code=0, reason="done"))
 
 
-KILLED, WELL = "was ended by SIGKILL", "exited with code 0"
+KILLED, WELL = "was ended by SIGKILL", "ended well"
 CODES = {
     "well": ([0], False, ""),
     "by a fault": ([137], False, KILLED),
