@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote, urlsplit
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.exit_codes import EXIT_NOT_KEPT
 from hetero_hvd.messages import CheckpointFailed, CheckpointWritten
-from hetero_hvd.run.records.earlier_run import earlier_run
+from hetero_hvd.run.records.earlier_run import earlier_run, is_url
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ def newest_in_words(newest: CheckpointWritten, output: Path, *, may_resume: bool
         place = earlier_run(output).checkpoints
     except JobError:
         return words
-    is_found = may_resume and newest.path.startswith(f"{place.rstrip('/')}/")
-    way_on = f"; to go on from it add --resume {shlex.quote(str(output))} before the script"
-    return words + way_on * is_found
+    store = unquote(urlsplit(place).path) if place.startswith("file:") else place
+    if not may_resume or not newest.path.startswith(f"{store.rstrip('/')}/"):
+        return words
+    added = ["--resume", str(output)] + ["--checkpoint-url", place] * is_url(place)
+    return f"{words}; to go on from it add {shlex.join(added)} before the script"

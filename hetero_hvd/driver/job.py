@@ -428,7 +428,7 @@ class Job:
             say=self._console.say,
         )
         ended, *figures = as_text(facts)
-        self._console.say(ended, "problem" if ending.exit_code else "good")
+        self._console.say(ended, "problem" if ending.exit_code else "note")  # also if quiet
         for line in figures:
             self._console.say(line, "progress")
         newest = self._team.tracker.summary.newest_checkpoint

@@ -14,7 +14,8 @@ PLACES = {
     "on another machine": ("/elsewhere/out/checkpoints", "", True, True),
     "in a store": (URL, URL, True, True),
     "in a store, and the record has been lost": (URL, None, True, False),
-    "in a store that is called otherwise": ("/mnt/runs", "file:///mnt/runs", True, False),
+    "in a store that is a folder": ("/mnt/our runs", "file:///mnt/our%20runs", True, True),
+    "in another store than the record has": ("s3://bucket/others", URL, True, False),
 }
 """Where it was written, the `checkpoint_url`, if that is recorded, whether the user starts the job
 again, and whether --resume is named."""
@@ -35,5 +36,6 @@ def test_only_what_resume_finds_is_said_to_be_found_so(tmp_path, monkeypatch, ca
     if "out" in place and "elsewhere" not in place:
         (output / "checkpoints").mkdir()
     words = newest_in_words(written, output.relative_to(tmp_path), may_resume=may_resume)
-    way_on = "; to go on from it add --resume 'a run' before the script" if is_named else ""
+    more = f" --checkpoint-url {url}" if url else ""
+    way_on = f"; to go on from it add --resume 'a run'{more} before the script" if is_named else ""
     assert words == f"newest checkpoint: {path}{way_on}"
