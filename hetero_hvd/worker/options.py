@@ -119,7 +119,8 @@ class StepOptions:
             if name == "micro_batch_size" and value == "auto":
                 continue
             if value is not None and (type(value) is not int or value < 1):
-                raise UserError(f"{name}={value!r}: must be a whole number >= 1")
+                auto = ' or "auto"' if name == "micro_batch_size" else ""
+                raise UserError(f"{name}={value!r}: must be a whole number >= 1{auto}")
         if self.equal_micro_batches and not isinstance(self.micro_batch_size, int):
             raise UserError("equal_micro_batches: say how large with micro_batch_size")
         for name, allowed in CHOICES.items():
@@ -131,8 +132,8 @@ class StepOptions:
         bound, warmup = self.staleness_bound, self.staleness_warmup_steps
         is_whole = type(bound) is int and 0 <= bound <= MAX_STALENESS_BOUND
         if bound is not None and not is_whole:
-            allowed = f"a whole number from 0 to {MAX_STALENESS_BOUND}"
-            raise UserError(f"staleness_bound={bound!r}: must be {allowed}")
+            wanted = f"a whole number from 0 to {MAX_STALENESS_BOUND}"
+            raise UserError(f"staleness_bound={bound!r}: must be {wanted}")
         if warmup is not None and (type(warmup) is not int or warmup < 0):
             raise UserError(f"staleness_warmup_steps={warmup!r}: must be a whole number >= 0")
 

@@ -139,7 +139,7 @@ def test_wrong_input_before_training_is_one_line(start_job, tmp_path):
     job = start_job(names=("alpha",), command=("script.py",))
     assert job.wait() == 2
     said = "\n".join(job.output)
-    reason = "micro_batch_size=0: must be a whole number >= 1 (script.py:8)"
+    reason = 'micro_batch_size=0: must be a whole number >= 1 or "auto" (script.py:8)'
     assert job.summary()["reason"].endswith(reason)
     assert "Traceback" not in said
     assert "restart" not in said

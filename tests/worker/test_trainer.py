@@ -60,7 +60,7 @@ REFUSED = {
     ),
     "micro_batch_size": (
         {"micro_batch_size": 0},
-        "micro_batch_size=0: must be a whole number >= 1",
+        'micro_batch_size=0: must be a whole number >= 1 or "auto"',
     ),
     "equal, but how": ({"equal_micro_batches": True}, "say how large with micro_batch_size"),
     "equal, but not a part": (
