@@ -123,6 +123,8 @@ def known_in_words(
 
 def in_words(known: Mapping[WorkerId, WorkerModel]) -> str:
     """Why the plan after it is as it is."""
+    if not any(record.estimator.is_ready for record in known.values()):
+        return "start: passes before this step have measured nobody"
     return f"start: {_measured(known)} are measured, some by passes before this step"
 
 

@@ -132,6 +132,14 @@ def told(plan_id, *seconds, rendezvous_id=1):
     return Calibrated(rendezvous_id=rendezvous_id, plan_id=plan_id, measured=measured)
 
 
+def test_where_nobody_could_be_measured_the_line_says_so():
+    """A loss function may refuse so few samples."""
+    state = BalancerState(BalanceConfig(calibrate="auto"))
+    state.handle(joined(), now_seconds=0.0)
+    (plan,) = state.handle(told(1, None, None), now_seconds=0.0)
+    assert plan.reason == "start: passes before this step have measured nobody"
+
+
 SECOND_PASSES = {
     "overhead, then samples": (((4, 0.08), (4, 0.2)), ((12, 0.16), (6, 0.28)), False),
     "as long as before": (((4, 0.08), (4, 0.2)), ((12, 0.08), (6, 0.2)), True),
