@@ -433,7 +433,8 @@ class Job:
             self._console.say(line, "progress")
         newest = self._team.tracker.summary.newest_checkpoint
         if ending.exit_code and newest is not None and facts["replicas_equal"] is not False:
-            words = newest_in_words(newest, self._output, may_resume=self._may_resume)
+            helps = self._may_resume and ending.exit_code != exit_of_user_error(may_pass=False)
+            words = newest_in_words(newest, self._output, may_resume=helps)
             self._console.say(self._team.bus.redaction.text(words))
         if facts["memberships"]:
             try_report(self._output, self._console.say)
@@ -442,9 +443,6 @@ class Job:
 def _may_resume(
     lender: Lender, resume: EarlierRun | None, trial: TrialSettings | Measurement | None
 ) -> bool:
-    """Whether the user says what another start goes on from: no batch system, nor the run's name.
-
-    What a measurement has kept goes with it.
-    """
+    """Whether the user says what another start goes on from; what a measurement keeps is gone."""
     is_same_run = resume is not None and bool(resume.name)
     return isinstance(lender, Owner) and not isinstance(trial, Measurement) and not is_same_run
