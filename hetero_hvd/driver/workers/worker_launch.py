@@ -171,15 +171,17 @@ def _checkpoints(
     if not (job.checkpoint_seconds or job.checkpoint_best or resume):
         return None
     same = resume.name if resume is not None else ""
+    folder = job.checkpoint_url or str(output.absolute() / CHECKPOINTS)
+    earlier = resume.checkpoints if resume is not None else ""
     return CheckpointSettings(
-        folder=job.checkpoint_url or str(output.absolute() / CHECKPOINTS),
+        folder=folder,
         run=same or secrets.token_hex(4),
         job=same or output.absolute().name,
         goes_on=bool(same),
         every_seconds=job.checkpoint_seconds,
         keep=job.checkpoint_keep,
         best=job.checkpoint_best or "",
-        resume=resume.checkpoints if resume is not None else "",
+        resume="" if same and earlier == folder else earlier,
         resume_runs=resume.runs if resume is not None else (),
         cpu_capability=cpu_capability.chosen(job.cpu_capability) or "native"
         if job.training_mode == "reproducible"

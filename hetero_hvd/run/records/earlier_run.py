@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.messages import CheckpointWritten, RunStarted
 from hetero_hvd.run.records.reader import newest_start, read_record
 from hetero_hvd.run.records.run_files import LISTED
+from hetero_hvd.run.records.writer import FILE
+
+logger = logging.getLogger(__name__)
 
 RUNS = Path("runs")
 """Where runs are kept whose folder nobody has named."""
@@ -33,7 +37,7 @@ class EarlierRun:
 
     Attributes:
         folder: Its output folder; None: only its checkpoints are known.
-        checkpoints: Path or URL of its checkpoints; empty: where it keeps them anyway.
+        checkpoints: Path or URL of its checkpoints; empty: where they are kept from now on.
         name: Of the job in its checkpoints, if this is another start of it: what all its starts
             have kept is its own then, and nothing has to be there. Empty: a run of its own begins.
         runs: Names of the run's starts among its checkpoints, where other runs may have kept theirs
@@ -83,6 +87,11 @@ def earlier_run(place: Path | str) -> EarlierRun:
             f"--resume {place}: that is a checkpoint; name the folder of its run, or {store} for "
             "the newest one there"
         )
+    if (place / FILE).exists() and newest_start(place) is None:
+        raise JobError(
+            f"--resume {place}: its record {FILE} tells of no start; if the run had a "
+            "checkpoint_url, name that"
+        )
     if newest_start(place) is None:
         raise JobError(f"--resume {place}: no run is recorded there, nor kept; {LISTED}")
     raise JobError(
@@ -115,7 +124,9 @@ def _events(folder: Path) -> list[RunStarted | CheckpointWritten]:
     """What is recorded of a run's starts and checkpoints; nothing, where that cannot be read."""
     try:
         events = read_record(folder).events
-    except JobError:
+    except JobError as error:
+        if (folder / FILE).exists():
+            logger.warning("%s; a checkpoint_url that the run has had is not known", error)
         return []
     return [event for _, event in events if isinstance(event, RunStarted | CheckpointWritten)]
 
@@ -181,6 +192,16 @@ def same_run(name: str, output: Path) -> EarlierRun:
     Raises:
         JobError: The system does not let us look.
     """
+    own = output / CHECKPOINTS
     with _looking_at(output):
         is_there = output.exists()
-    return EarlierRun(folder=output if is_there else None, checkpoints="", name=name)
+        is_kept = own.is_dir()
+    if not is_there:
+        return EarlierRun(folder=None, checkpoints="", name=name)
+    recorded = _recorded(output)
+    place = ""
+    if recorded is not None and is_url(recorded.checkpoints):
+        place = recorded.checkpoints
+    elif recorded is not None and is_kept:
+        place = str(own.absolute())
+    return EarlierRun(folder=output, checkpoints=place, name=name)

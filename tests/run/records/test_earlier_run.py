@@ -128,6 +128,7 @@ def in_runs(folder):
     (Path("runs") / folder.name).mkdir(parents=True)
 
 
+NO_START = "its record run.sqlite tells of no start; if the run had a checkpoint_url, name that"
 NO_RUN = "no run is recorded there, nor kept; "
 NOT_KEPT = "that run has kept no checkpoint: there is no folder 'checkpoints' in it; start without"
 WITHOUT = {
@@ -139,7 +140,7 @@ WITHOUT = {
         "it is a link to what is not there; name the folder of a run; ",
     ),
     "an empty folder": (lambda _: None, NO_RUN),
-    "a damaged record": (unrecorded, NO_RUN),
+    "a damaged record": (unrecorded, NO_START),
     "a record without a start": (write, NO_RUN),
     "a run that kept nothing": (lambda folder: write(folder, started("None")), NOT_KEPT),
 }
@@ -154,7 +155,7 @@ def test_a_run_without_checkpoints_is_one_line(folder, monkeypatch, make, words)
         earlier_run(Path(folder.name))
     (line,) = str(error.value).splitlines()
     assert line.startswith(f"--resume {folder.name}: {words}")
-    assert words is NOT_KEPT or line.endswith("`hetero-hvd runs` lists those in runs/")
+    assert words in (NOT_KEPT, NO_START) or line.endswith("`hetero-hvd runs` lists those in runs/")
 
 
 def test_a_checkpoint_is_no_run(tmp_path):

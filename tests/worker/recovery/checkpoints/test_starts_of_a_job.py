@@ -8,9 +8,11 @@ import torch
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.driver.workers.worker_launch import _checkpoints
+from hetero_hvd.messages import CheckpointWritten, RunStarted
 from hetero_hvd.run.records.earlier_run import CHECKPOINTS, earlier_run, run_of_folder
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
+from tests.run.records.test_records import write
 
 ENDS = "keeps a state", "is killed before it keeps one"
 FIRST = list(product(("plain", "auto"), ENDS))
@@ -61,3 +63,21 @@ def test_auto_goes_on_from_the_newest_checkpoint_of_the_job(tmp_path, monkeypatc
                 assert found == num_kept, starts
             num_kept = found + 1 if is_kept else num_kept
         assert start("auto", output, url, num_kept=0) == num_kept, starts
+
+
+@pytest.mark.parametrize("places", list(product(("folder", "store"), repeat=4)), ids=" ".join)
+def test_auto_follows_the_checkpoints_to_another_place(tmp_path, monkeypatch, places):
+    """Some starts have a `checkpoint_url`, others none: each goes on from the one before it."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    output, store = tmp_path / "one", tmp_path / "store"
+    output.mkdir()
+    assert start("plain", Path("another"), store.as_uri(), num_kept=9) == 0
+    for number, place in enumerate(places):
+        url = store.as_uri() if place == "store" else None
+        settings = {"checkpoint_url": str(url)}
+        assert start("auto", output, url, num_kept=1) == number
+        (path,) = (store if url else output / CHECKPOINTS).glob(f"step-{number + 1:012d}-*one*")
+        kept = CheckpointWritten(
+            step=number + 1, path=str(path), num_bytes=1, metrics={}, is_best=False
+        )
+        write(output, RunStarted(run_id="r", command=(), nodes=(), settings=settings), kept)
