@@ -54,8 +54,8 @@ class RunSegment:
             self.num_ideal_samples += table.ideal_samples_per_second * seconds
             self.num_ideal_seconds += seconds
         for worker, row in table.measured.items():
-            self.samples[worker] += row.local_batch_size * row.num_steps
             if math.isfinite(row.busy_seconds):
+                self.samples[worker] += row.local_batch_size * row.num_steps
                 self.busy_seconds[worker] += row.busy_seconds * row.num_steps
                 self.num_steps[worker] += row.num_steps
 
@@ -75,9 +75,9 @@ class RunSegment:
         return self.num_samples / self.num_exchanged_steps if self.num_exchanged_steps else None
 
     def mean_share(self, worker: WorkerId) -> float | None:
-        """Samples of one worker per step of all; None if nothing was measured."""
-        num_steps = self.num_exchanged_steps
-        return self.samples.get(worker, 0) / num_steps if num_steps else None
+        """Mean samples of one worker in a step that it was in; None if it was not measured."""
+        steps = self.num_steps.get(worker)
+        return self.samples[worker] / steps if steps else None
 
     def mean_busy_seconds(self, worker: WorkerId) -> float | None:
         """Mean busy time of one worker in a step; None if it was not measured."""

@@ -84,14 +84,12 @@ class Checkpoints:
             return ""
         with _known():
             trainers = {one.manifest.trainer for one in self._of_earlier()}
-            if self._settings.goes_on and not trainers and self._earlier.listed():
-                return ""  # of other jobs: it is the first start of this one
         if own not in trainers and (trainers or own > 1):
             return ""
         if own == 1 and len(trainers) <= 1:
             return (
-                f"--resume: no worker has found a checkpoint in {wanted} that can be read: see "
-                "that it is there, or start without --resume to train from the beginning"
+                f"--resume: no worker has found a checkpoint in {wanted} that can be read; start "
+                "without --resume to train from the beginning"
             )
         return (
             f"--resume: no worker has found a checkpoint of the script's trainer {own} in {wanted} "
@@ -373,21 +371,16 @@ class Checkpoints:
     def _of_earlier(self) -> list[Found]:
         """Those of all trainers in the run to resume, newest first; not other runs' beside them."""
         found = [] if self._earlier is None else newest_first(self._earlier)
-        if self._settings.goes_on:
-            return list(filter(self._is_of_the_job, found))
         runs = self._settings.resume_runs
         return [one for one in found if not runs or one.manifest.run in runs]
 
-    def _is_of_the_job(self, one: Found) -> bool:
-        return self._settings.job == (one.manifest.job or one.manifest.run)
-
     def _of_the_job(self) -> list[Found]:
         """Those of this trainer in all starts of the job, newest first; joins the last start."""
-        starts = list(filter(self._is_of_the_job, newest_first(self.store)))
+        job = self._settings.job
+        found = newest_first(self.store)
+        starts = [one for one in found if job == (one.manifest.job or one.manifest.run)]
         if starts:
             self._run = starts[0].manifest.run
-        if self._earlier is not None:  # where an earlier start has kept its own
-            starts = sorted(starts + self._of_earlier(), key=_applied_steps, reverse=True)
         return [one for one in starts if one.manifest.trainer == self._trainer]
 
     def _run_number(self) -> int:
@@ -407,10 +400,6 @@ class Checkpoints:
             if one is not best:
                 self.store.remove(one.name)
         return best
-
-
-def _applied_steps(one: Found) -> int:
-    return one.manifest.applied_steps
 
 
 def open_checkpoints(
