@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.exit_codes import EXIT_NOT_KEPT
 from hetero_hvd.messages import CheckpointFailed, CheckpointWritten
-from hetero_hvd.run.records.earlier_run import earlier_run, is_url
+from hetero_hvd.run.records.earlier_run import earlier_run, is_url, plain_place
 
 
 @dataclass(frozen=True)
@@ -92,12 +91,13 @@ def newest_in_words(newest: CheckpointWritten, output: Path, *, may_resume: bool
         may_resume: Whether it is the user who starts the job again, and says what it goes on from.
     """
     words = f"newest checkpoint: {newest.path}"
+    if not may_resume:
+        return words
     try:
         place = earlier_run(output).checkpoints
     except JobError:
         return words
-    store = unquote(urlsplit(place).path) if place.startswith("file:") else place
-    if not may_resume or not newest.path.startswith(f"{store.rstrip('/')}/"):
+    if not newest.path.startswith(f"{plain_place(place)}/"):
         return words
     added = ["--resume", str(output)] + ["--checkpoint-url", place] * is_url(place)
     return f"{words}; to go on from it add {shlex.join(added)} before the script"

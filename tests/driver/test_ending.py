@@ -15,7 +15,6 @@ PLACES = {
     "in a store": (URL, URL, True, True),
     "in a store, and the record has been lost": (URL, None, True, False),
     "in a store that is a folder": ("/mnt/our runs", "file:///mnt/our%20runs", True, True),
-    "in another store than the record has": ("s3://bucket/others", URL, True, False),
 }
 """Where it was written, the `checkpoint_url`, if that is recorded, whether the user starts the job
 again, and whether --resume is named."""

@@ -21,6 +21,7 @@ from hetero_hvd.driver.workers.credentials import Credentials
 from hetero_hvd.driver.workers.launch_order import launch_order
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
+from hetero_hvd.errors import JobError
 from hetero_hvd.messages.launch import (
     WORKER_VARIABLE,
     CheckpointSettings,
@@ -31,7 +32,7 @@ from hetero_hvd.messages.launch import (
     WorkerLaunch,
 )
 from hetero_hvd.probes import horovod_build as horovod_notice
-from hetero_hvd.run.records.earlier_run import CHECKPOINTS, EarlierRun
+from hetero_hvd.run.records.earlier_run import CHECKPOINTS, EarlierRun, plain_place
 
 TRACES_FOLDER = "traces"
 SLEEPS = "timeline-writer-sleeps"
@@ -167,12 +168,22 @@ def _followed(job: JobConfig) -> JobSettings:
 def _checkpoints(
     job: JobConfig, output: Path, resume: EarlierRun | None
 ) -> CheckpointSettings | None:
-    """Where the job keeps the state of its training; None: it does not."""
+    """Where the job keeps the state of its training; None: it does not.
+
+    Raises:
+        JobError: Another start of the run would not find what the one before it has kept.
+    """
     if not (job.checkpoint_seconds or job.checkpoint_best or resume):
         return None
     same = resume.name if resume is not None else ""
     folder = job.checkpoint_url or str(output.absolute() / CHECKPOINTS)
     earlier = resume.checkpoints if resume is not None else ""
+    if same and earlier and plain_place(earlier) != plain_place(folder):
+        raise JobError(
+            f"--resume auto: the newest checkpoint of this run is in {earlier}, and this start "
+            f"would look and keep its own in {folder}: let checkpoint_url be as it was, or go on "
+            f"from there with --resume {output}, or begin anew with another --output"
+        )
     return CheckpointSettings(
         folder=folder,
         run=same or secrets.token_hex(4),
@@ -181,7 +192,7 @@ def _checkpoints(
         every_seconds=job.checkpoint_seconds,
         keep=job.checkpoint_keep,
         best=job.checkpoint_best or "",
-        resume="" if same and earlier == folder else earlier,
+        resume="" if same else earlier,
         resume_runs=resume.runs if resume is not None else (),
         cpu_capability=cpu_capability.chosen(job.cpu_capability) or "native"
         if job.training_mode == "reproducible"

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.messages import CheckpointWritten, RunStarted
-from hetero_hvd.run.records.reader import newest_start, read_record
+from hetero_hvd.run.records.reader import newest_start, starts_and_checkpoints
 from hetero_hvd.run.records.run_files import LISTED
 from hetero_hvd.run.records.writer import FILE
 
@@ -27,7 +28,7 @@ MAX_NAME = 63
 RUN_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
 """A dot in it would make a writer take another run's unfinished checkpoints for its own."""
 
-_CHECKPOINT = re.compile(r"(?P<place>.*)/step-\d+-(?P<run>.+?)(-trainer\d+)?")
+_CHECKPOINT = re.compile(r"(?P<place>.*)/step-\d+-(?P<run>[^/]+)")
 """Path or URL of one."""
 
 
@@ -37,7 +38,8 @@ class EarlierRun:
 
     Attributes:
         folder: Its output folder; None: only its checkpoints are known.
-        checkpoints: Path or URL of its checkpoints; empty: where they are kept from now on.
+        checkpoints: Path or URL of its checkpoints; empty: where they are kept from now on, as far
+            as is known.
         name: Of the job in its checkpoints, if this is another start of it: what all its starts
             have kept is its own then, and nothing has to be there. Empty: a run of its own begins.
         runs: Names of the run's starts among its checkpoints, where other runs may have kept theirs
@@ -81,7 +83,7 @@ def earlier_run(place: Path | str) -> EarlierRun:
     url = _recorded_url(place)
     if url:
         return EarlierRun(folder=place, checkpoints=url)
-    if _CHECKPOINT.fullmatch(str(place.absolute())):
+    if (place / "manifest.json").exists():
         store = place.absolute().parent.as_uri()
         raise JobError(
             f"--resume {place}: that is a checkpoint; name the folder of its run, or {store} for "
@@ -123,12 +125,10 @@ def _looking_at(path: Path) -> Iterator[None]:
 def _events(folder: Path) -> list[RunStarted | CheckpointWritten]:
     """What is recorded of a run's starts and checkpoints; nothing, where that cannot be read."""
     try:
-        events = read_record(folder).events
+        return starts_and_checkpoints(folder)
     except JobError as error:
-        if (folder / FILE).exists():
-            logger.warning("%s; a checkpoint_url that the run has had is not known", error)
+        logger.warning("%s; a checkpoint_url that the run has had is not known", error)
         return []
-    return [event for _, event in events if isinstance(event, RunStarted | CheckpointWritten)]
 
 
 def _url_of(start: RunStarted) -> str:
@@ -146,8 +146,12 @@ def _recorded(folder: Path) -> EarlierRun | None:
     for event in _events(folder):
         if isinstance(event, RunStarted):
             url = _url_of(event)
-        elif (names := _CHECKPOINT.fullmatch(event.path)) is not None:
-            found.append((url, names))
+            continue
+        series = f"-trainer{event.trainer}" if event.trainer > 1 else ""
+        names = _CHECKPOINT.fullmatch(event.path.removesuffix(series))
+        if names is not None:
+            is_address = is_url(names["place"])  # as it is, without what redaction may have hidden
+            found.append((names["place"] if url and is_address else url, names))
     if not found:
         return None
     last_url, last = found[-1]
@@ -192,16 +196,16 @@ def same_run(name: str, output: Path) -> EarlierRun:
     Raises:
         JobError: The system does not let us look.
     """
-    own = output / CHECKPOINTS
     with _looking_at(output):
         is_there = output.exists()
-        is_kept = own.is_dir()
-    if not is_there:
-        return EarlierRun(folder=None, checkpoints="", name=name)
-    recorded = _recorded(output)
-    place = ""
-    if recorded is not None and is_url(recorded.checkpoints):
-        place = recorded.checkpoints
-    elif recorded is not None and is_kept:
-        place = str(own.absolute())
-    return EarlierRun(folder=output, checkpoints=place, name=name)
+    recorded = _recorded(output) if is_there else None
+    place = "" if recorded is None else recorded.checkpoints
+    if place and not is_url(place):  # the folder may have been moved since
+        place = str((output / CHECKPOINTS).absolute())
+    return EarlierRun(folder=output if is_there else None, checkpoints=place, name=name)
+
+
+def plain_place(place: str) -> str:
+    """Of two that are the same one the same text: a file system's path, or an address."""
+    path = unquote(urlsplit(place).path) if place.startswith("file:") else place
+    return path.rstrip("/")

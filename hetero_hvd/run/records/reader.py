@@ -18,7 +18,7 @@ import msgspec
 
 from hetero_hvd.core.cost import meters
 from hetero_hvd.errors import JobError, job_error
-from hetero_hvd.messages import Event, Logged, RunStarted, event_from_json
+from hetero_hvd.messages import CheckpointWritten, Event, Logged, RunStarted, event_from_json
 from hetero_hvd.run.records import logged, samples
 from hetero_hvd.run.records.rollup import COLUMNS
 from hetero_hvd.run.records.run_files import LISTED
@@ -29,6 +29,9 @@ MAX_ROW_SECONDS = 10.0
 
 _NEWEST_START = """SELECT at_unix_seconds, body FROM events
   WHERE kind = 'RunStarted' ORDER BY id DESC LIMIT 1"""
+
+_STARTS_AND_CHECKPOINTS = """SELECT at_unix_seconds, body FROM events
+  WHERE kind IN ('RunStarted', 'CheckpointWritten') ORDER BY id"""
 
 _CANNOT_WRITE = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
@@ -138,18 +141,35 @@ def run_id_of(folder: Path) -> str:
 
 def newest_start(folder: Path) -> tuple[float, RunStarted] | None:
     """The newest run that is recorded in a folder, and when it began, seconds since 1970."""
-    path = folder / FILE
-    if not path.is_file():
+    try:
+        told = _told(folder / FILE, _NEWEST_START)
+    except JobError:
         return None
+    return next(((at, event) for at, event in told if isinstance(event, RunStarted)), None)
+
+
+def starts_and_checkpoints(folder: Path) -> list[RunStarted | CheckpointWritten]:
+    """What is recorded of a run's starts and checkpoints, in order; where nothing is, nothing.
+
+    Raises:
+        JobError: There is a record, and it cannot be read.
+    """
+    told = _told(folder / FILE, _STARTS_AND_CHECKPOINTS)
+    return [event for _, event in told if isinstance(event, RunStarted | CheckpointWritten)]
+
+
+def _told(path: Path, query: str) -> list[tuple[float, Event]]:
+    """Some of the events of a record."""
+    if not path.is_file():
+        return []
     try:
         with closing(_opened(path)) as connection:
             connection.execute("PRAGMA query_only=ON")
             connection.execute("PRAGMA trusted_schema=OFF")
             _check_plain(connection, "events")
-            told = [_event(row) for row in _rows(connection, _NEWEST_START)]
-    except (OSError, sqlite3.Error, msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    return next(((at, event) for at, event in told if isinstance(event, RunStarted)), None)
+            return [_event(row) for row in _rows(connection, query)]
+    except (OSError, sqlite3.Error, msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise JobError(f"{path} cannot be read: {error}") from error
 
 
 def _opened(path: Path) -> sqlite3.Connection:

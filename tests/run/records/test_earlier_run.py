@@ -51,10 +51,12 @@ def test_the_address_of_the_newest_start_is_in_the_record(folder, urls):
     assert earlier_run(folder) == EarlierRun(folder=folder, checkpoints=URL)
 
 
-def kept(place, run, step=7):
+def kept(place, run, trainer=1):
     """A checkpoint that is written there."""
-    path = f"{place}/step-{step:012d}-{run}"
-    return CheckpointWritten(step=step, path=path, num_bytes=1, metrics={}, is_best=False)
+    path = f"{place}/step-000000000007-{run}" + f"-trainer{trainer}" * (trainer > 1)
+    return CheckpointWritten(
+        step=7, path=path, num_bytes=1, metrics={}, is_best=False, trainer=trainer
+    )
 
 
 OTHER, AWAY = "s3://bucket/other", "/on/another/machine/checkpoints"
@@ -82,12 +84,12 @@ HISTORIES = {
         [
             started(URL),
             kept(URL, "aa"),
-            kept(URL, "aa-trainer2"),
+            kept(URL, "aa", 2),
             started(URL),
-            kept(URL, "b-b", 9),
+            kept(URL, "b-trainer2"),
         ],
         False,
-        (URL, "aa", "b-b"),
+        (URL, "aa", "b-trainer2"),
     ),
     "in one store, then in another one": (
         [started(URL), kept(URL, "aa"), started(OTHER), kept(OTHER, "bb")],
@@ -162,6 +164,7 @@ def test_a_checkpoint_is_no_run(tmp_path):
     """Its path is what a job's last line names."""
     place = tmp_path / "step-000000000012-b7795d16-trainer2"
     place.mkdir()
+    (place / "manifest.json").touch()
     store = tmp_path.as_uri()
     words = f"that is a checkpoint; name the folder of its run, or {store} for the newest one there"
     with pytest.raises(JobError, match=f"^--resume {place}: {words}$"):

@@ -88,8 +88,8 @@ class Checkpoints:
             return ""
         if own == 1 and len(trainers) <= 1:
             return (
-                f"--resume: no worker has found a checkpoint in {wanted} that can be read; start "
-                "without --resume to train from the beginning"
+                f"--resume: no worker has found a checkpoint in {wanted} that can be read: see "
+                "that it is there, or start without --resume to train from the beginning"
             )
         return (
             f"--resume: no worker has found a checkpoint of the script's trainer {own} in {wanted} "

@@ -8,6 +8,7 @@ import torch
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.driver.workers.worker_launch import _checkpoints
+from hetero_hvd.errors import JobError
 from hetero_hvd.messages import CheckpointWritten, RunStarted
 from hetero_hvd.run.records.earlier_run import CHECKPOINTS, earlier_run, run_of_folder
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
@@ -26,6 +27,8 @@ def resumed(order, output, url):
     """What a start so ordered is to go on from."""
     if order == "plain":
         return None
+    if order == "folder":
+        return earlier_run(output)
     return run_of_folder(output) if order == "auto" else earlier_run(url or output)
 
 
@@ -66,18 +69,22 @@ def test_auto_goes_on_from_the_newest_checkpoint_of_the_job(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("places", list(product(("folder", "store"), repeat=4)), ids=" ".join)
-def test_auto_follows_the_checkpoints_to_another_place(tmp_path, monkeypatch, places):
-    """Some starts have a `checkpoint_url`, others none: each goes on from the one before it."""
+def test_nothing_is_lost_where_the_place_of_checkpoints_changes(tmp_path, monkeypatch, places):
+    """Some starts have a `checkpoint_url`, others none: `auto` says so, and RUN goes on."""
     monkeypatch.setattr("os.fsync", lambda _: None)
     output, store = tmp_path / "one", tmp_path / "store"
     output.mkdir()
     assert start("plain", Path("another"), store.as_uri(), num_kept=9) == 0
-    for number, place in enumerate(places):
-        url = store.as_uri() if place == "store" else None
-        settings = {"checkpoint_url": str(url)}
-        assert start("auto", output, url, num_kept=1) == number
-        (path,) = (store if url else output / CHECKPOINTS).glob(f"step-{number + 1:012d}-*one*")
+    for number, (before, place) in enumerate(zip((places[0], *places), places, strict=False)):
+        url = f"{store.as_uri()}/" if place == "store" else None
+        if before != place:
+            with pytest.raises(JobError, match="auto: the newest checkpoint of this run is in"):
+                start("auto", output, url, num_kept=1)
+        order = "auto" if before == place else "folder"
+        assert start(order, output, url, num_kept=1) == number
+        (path,) = (store if url else output / CHECKPOINTS).glob(f"step-{number + 1:012d}-*")
         kept = CheckpointWritten(
             step=number + 1, path=str(path), num_bytes=1, metrics={}, is_best=False
         )
+        settings = {"checkpoint_url": str(url)}
         write(output, RunStarted(run_id="r", command=(), nodes=(), settings=settings), kept)
