@@ -277,15 +277,15 @@ def test_what_a_driver_finds_at_a_hub_that_it_names(tmp_path, case):
     if listens is not None:
         hub.start(*(["--listen", str(port)] if listens else []))
 
+    def is_so(found):
+        send(port, packet("driven"))  # again and again, as an agent does: a packet may be lost
+        return len(found.present()) == len(names) and len(notes(said)) == len(words)
+
     async def act():
         if listens is not None:
             await hub.order("status")
-        send(port, packet("driven"))
-        return await found_by(
-            discovery(tmp_path, str(hub.target), said),
-            lambda found: len(found.present()) == len(names) and len(notes(said)) == len(words),
-            2.0 if listens is False else 0.0,
-        )
+        driver = discovery(tmp_path, str(hub.target), said)
+        return await found_by(driver, is_so, 2.0 if listens is False else 0.0)
 
     try:
         assert asyncio.run(act()) == names
