@@ -90,6 +90,14 @@ def sealing_in(folder):
     ]
 
 
+def nobody_seals(folder):
+    """Wait until those that make segments there have died with their hub."""
+    deadline = time.monotonic() + 20
+    while sealing_in(folder):
+        assert time.monotonic() < deadline, "what makes a segment outlives its hub"
+        time.sleep(0.05)
+
+
 def test_whenever_a_hub_is_killed_what_was_sampled_is_stored_once(tmp_path):
     """One death at each point, which is seen to happen; no process that makes a segment is left."""
 
@@ -111,10 +119,7 @@ def test_whenever_a_hub_is_killed_what_was_sampled_is_stored_once(tmp_path):
 
     sampled, recorded = asyncio.run(act())
     assert [path.name for path in (tmp_path / "hub" / "recordings").iterdir()] == ["part"]
-    deadline = time.monotonic() + 20
-    while sealing_in(tmp_path):
-        assert time.monotonic() < deadline, "what makes a segment outlives its hub"
-        time.sleep(0.05)
+    nobody_seals(tmp_path)
     with stored(tmp_path) as store:
         found = frames_of(store)
     for number, node in enumerate(("node0", "node1")):
@@ -140,7 +145,9 @@ def test_a_hub_that_is_killed_while_it_deletes_leaves_no_file_behind(tmp_path):
             return nodes[0].sampled, left
 
     sampled, left = asyncio.run(act())
+    nobody_seals(tmp_path)
     with stored(tmp_path) as store:
+        store.seal()  # the last hub may have been killed while it did
         found = frames_of(store, ALL)["node0"]
         known = {segment.number for segment in store.index.segments()}
         files = {int(path.stem) for path in (tmp_path / "hub" / "segments").iterdir()}
