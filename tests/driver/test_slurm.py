@@ -31,7 +31,7 @@ def submit(slurm, tmp_path):
 
     yield submit
     for job in jobs:
-        slurm.end(job.number)
+        job.end()
     slurm.set_up()
     wait_until(lambda: not processes_of(tmp_path), 20, "the end of all processes")
 
@@ -51,7 +51,9 @@ def test_a_heterogeneous_job_trains_as_one_and_loses_a_node_without_a_sample(
     job = submit("--output", "out", nodes=parts, script=script, way=way)
     job.wait_for("step 0: 3 workers train together")
     job.wait_for(r"step [2-9]\d.*samples/s")
-    planned = re.findall(r": shares (.+?): ", job.said)[-1]
+    # Later on each step of whoever has samples takes so much longer that shares hardly matter.
+    plans = re.findall(r"step (\d+): shares (.+?): ", job.said)
+    planned = [shares for step, shares in plans if int(step) < given["patient_from"]][-1]
     shares = {worker: int(share) for worker, share in re.findall(r"(\S+) (\d+)", planned)}
     assert shares["slow1:0"] < shares["fast1:0"] / 2, job.said
     slurm.set_down("fast2")

@@ -105,6 +105,10 @@ class BatchJob:
         self._slurm.wait_for(has_ended, seconds)
         return int(state["ExitCode"].split(":")[0])
 
+    def end(self) -> None:
+        """Cancel it, and wait until it is gone."""
+        self._slurm.end(self.number)
+
     def summary(self, output: str = "out") -> dict[str, Any]:
         """The summary file of an ended job."""
         found: dict[str, Any] = json.loads((self.folder / output / "summary.json").read_text())
@@ -138,3 +142,8 @@ class InSalloc(BatchJob):
     def wait(self, seconds: float = 90.0) -> int:
         """Until it has ended; gives the driver's exit code."""
         return self._process.wait(seconds)
+
+    def end(self) -> None:
+        """Cancel it, and wait until the driver has ended too."""
+        super().end()
+        self.wait()
