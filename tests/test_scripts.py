@@ -80,3 +80,59 @@ def test_a_compiler_for_arm64_that_is_missing_is_one_line(tmp_path):
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "is missing: apt-get install g++-aarch64-linux-gnu qemu-user cmake" in line
+
+
+TOOLS = ("ruff", "lint-imports", "mypy")
+SUITE = '''
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def passes_from(number):
+    """Fail in all runs of a test before this one."""
+    with (HERE / "runs").open("a") as file:
+        file.write("x")
+    assert (HERE / "runs").stat().st_size >= number
+
+
+@pytest.mark.parametrize("number", range({num_others}))
+def test_other(number):
+    with (HERE / "others").open("a") as file:
+        file.write("x")
+
+
+'''
+GROUPED = '@pytest.mark.xdist_group("tests/some.py")\n'
+SIGNS = '@pytest.mark.parametrize("it", ["a@b c", "a@[b]"])\n'
+AGAIN = {
+    "a test": ("def test_it(): passes_from(2)", 0, 2),
+    "a test of a group": (f"{GROUPED}def test_it(): passes_from(2)", 0, 2),
+    "a case with signs in its name": (f"{SIGNS}def test_it(it): passes_from(3)", 0, 4),
+    "such a case of a group": (f"{GROUPED}{SIGNS}def test_it(it): passes_from(3)", 0, 4),
+    "a test that fails again": ("def test_it(): passes_from(3)", 1, 2),
+    "too many": (
+        '@pytest.mark.parametrize("it", range(21))\ndef test_it(it): passes_from(99)', 1, 21,
+    ),
+    "what cannot be collected": ("passes_from(99)", 1, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_only_what_has_failed_runs_once_more(name, tmp_path):
+    """Whatever its name looks like to pytest-xdist; what passed does not run again."""
+    source, code, num_runs = AGAIN[name]
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "check", tmp_path / "scripts")
+    (tmp_path / "tools").mkdir()
+    for tool in TOOLS:
+        (tmp_path / "tools" / tool).symlink_to("/bin/true")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_suite.py").write_text(SUITE.format(num_others=5) + source + "\n")
+    done = start(tmp_path / "scripts" / "check", PATH=f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    assert done.returncode == code, done.stdout + done.stderr
+    if num_runs is not None:
+        assert (tmp_path / "others").read_text() == "xxxxx"
+        assert (tmp_path / "runs").read_text() == "x" * num_runs
