@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.messages import CheckpointWritten, RunStarted
-from hetero_hvd.run.records.reader import newest_start, starts_and_checkpoints
+from hetero_hvd.run.records.reader import starts_and_checkpoints
 from hetero_hvd.run.records.run_files import LISTED
 from hetero_hvd.run.records.writer import FILE
 
@@ -73,33 +73,35 @@ def earlier_run(place: Path | str) -> EarlierRun:
         if not place.is_dir():
             raise JobError(f"--resume {place}: {_why_no_folder(place)}")
         is_there = own.is_dir()
-    recorded = _recorded(place)
+    events = _events(place)
+    recorded = _recorded(place, events)
     if recorded is not None and is_url(recorded.checkpoints):
         return recorded
     if is_there:
         return EarlierRun(folder=place, checkpoints=str(own.absolute()))
     if recorded is not None:  # on the disk of the node that had rank 0
         return recorded
-    url = _recorded_url(place)
-    if url:
+    starts = [event for event in events if isinstance(event, RunStarted)]
+    if starts and (url := _url_of(starts[-1])):
         return EarlierRun(folder=place, checkpoints=url)
+    raise JobError(f"--resume {place}: {_why_nothing(place, is_recorded=bool(starts))}")
+
+
+def _why_nothing(place: Path, *, is_recorded: bool) -> str:
+    """Why there is no checkpoint in a folder, and what to name instead."""
     if (place / "manifest.json").exists():
         store = place.absolute().parent.as_uri()
-        raise JobError(
-            f"--resume {place}: that is a checkpoint; name the folder of its run, or {store} for "
-            "the newest one there"
+        return (
+            f"that is a checkpoint; name the folder of its run, or {store} for the newest one there"
         )
-    if (place / FILE).exists() and newest_start(place) is None:
-        raise JobError(
-            f"--resume {place}: its record {FILE} tells of no start; if the run had a "
-            "checkpoint_url, name that"
+    if is_recorded:
+        return (
+            f"that run has kept no checkpoint: there is no folder {CHECKPOINTS!r} in it; start "
+            "without --resume to train from the beginning"
         )
-    if newest_start(place) is None:
-        raise JobError(f"--resume {place}: no run is recorded there, nor kept; {LISTED}")
-    raise JobError(
-        f"--resume {place}: that run has kept no checkpoint: there is no folder {CHECKPOINTS!r} in "
-        "it; start without --resume to train from the beginning"
-    )
+    if (place / FILE).exists():
+        return f"its record {FILE} tells of no start; if the run had a checkpoint_url, name that"
+    return f"no run is recorded there, nor kept; {LISTED}"
 
 
 def _why_no_folder(place: Path) -> str:
@@ -137,13 +139,13 @@ def _url_of(start: RunStarted) -> str:
     return url if is_url(url) else ""
 
 
-def _recorded(folder: Path) -> EarlierRun | None:
+def _recorded(folder: Path, events: Iterable[RunStarted | CheckpointWritten]) -> EarlierRun | None:
     """Where the newest checkpoint is of which the run's record tells; None: it tells of none.
 
     An earlier start may have kept its own elsewhere.
     """
     url, found = "", []
-    for event in _events(folder):
+    for event in events:
         if isinstance(event, RunStarted):
             url = _url_of(event)
             continue
@@ -159,12 +161,6 @@ def _recorded(folder: Path) -> EarlierRun | None:
         return EarlierRun(folder=folder, checkpoints=last["place"])
     runs = {names["run"]: None for url, names in found if url == last_url}
     return EarlierRun(folder=folder, checkpoints=last_url, runs=tuple(runs))
-
-
-def _recorded_url(folder: Path) -> str:
-    """The `checkpoint_url` of a run's last start; empty: it had none, or was not recorded."""
-    starts = [event for event in _events(folder) if isinstance(event, RunStarted)]
-    return _url_of(starts[-1]) if starts else ""
 
 
 def run_of_folder(output: Path) -> EarlierRun:
@@ -198,7 +194,7 @@ def same_run(name: str, output: Path) -> EarlierRun:
     """
     with _looking_at(output):
         is_there = output.exists()
-    recorded = _recorded(output) if is_there else None
+    recorded = _recorded(output, _events(output)) if is_there else None
     place = "" if recorded is None else recorded.checkpoints
     if place and not is_url(place):  # the folder may have been moved since
         place = str((output / CHECKPOINTS).absolute())

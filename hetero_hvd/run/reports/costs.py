@@ -247,9 +247,14 @@ def costs_of(record: Record, prices: Mapping[str, float] = NO_PRICES) -> Costs:
     return Costs(stays=stays, meters=meters, trained=trained, points=points)
 
 
+def _newest_members(record: Record) -> WorkersJoined | None:
+    """Who has trained at the end of a record; None: nobody has trained."""
+    return next((e for _, e in reversed(record.events) if isinstance(e, WorkersJoined)), None)
+
+
 def _mean_batch_size(record: Record) -> float | None:
     """Samples of all workers per step as they were measured; None: plans say how many they are."""
-    joined = next((e for _, e in reversed(record.events) if isinstance(e, WorkersJoined)), None)
+    joined = _newest_members(record)
     if joined is None or joined.follows_plan:
         return None
     steps: dict[float, int] = defaultdict(int)
@@ -286,7 +291,7 @@ def _unmeasured(energy: Sequence[NodeEnergy]) -> list[str]:
 
 def share_times(record: Record) -> tuple[WorkersJoined | None, dict[WorkerId, list[ShareTime]]]:
     """The newest membership, and what its members have needed for their shares."""
-    joined = next((e for _, e in reversed(record.events) if isinstance(e, WorkersJoined)), None)
+    joined = _newest_members(record)
     found: dict[WorkerId, list[ShareTime]] = defaultdict(list)
     members = {str(worker): worker for worker in (joined.workers if joined else ())}
     for row in record.rollups:
