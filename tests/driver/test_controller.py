@@ -22,6 +22,8 @@ from hetero_hvd.messages import (
     ScriptEnded,
     WorkerId,
 )
+from hetero_hvd.run.tracking import diagnosis
+from tests.module_clock import give_clock
 
 EXIT_NO_CONNECTION = 255
 ALPHA = WorkerId("alpha", 0)
@@ -266,10 +268,7 @@ def test_nobody_waits_for_a_step_of_who_has_said_that_it_takes_none(tmp_path, mo
         told = []
         team.bus.subscribe(lambda _, event: told.append(event), "")
         later = time.monotonic() + 100.0
-        monkeypatch.setattr(
-            "hetero_hvd.run.tracking.diagnosis.time",
-            SimpleNamespace(monotonic=lambda: later, time=time.time),
-        )
+        give_clock(monkeypatch, diagnosis, monotonic=lambda: later)
         team.tracker.diagnosis.look_for_stall(is_training=True)
         assert not told
         del team.slots._tasks[slot]

@@ -14,6 +14,7 @@ from hetero_hvd.errors import TryAgainError
 from hetero_hvd.messages import ClockMeasured, SessionsWanted, WorkerExited, WorkerId
 from hetero_hvd.run.recordings.frames import read_frames
 from tests.hub.rig import acknowledged, drained, streaming
+from tests.module_clock import give_clock
 
 A, B = WorkerId("alpha", 0), WorkerId("beta", 0)
 
@@ -185,7 +186,7 @@ LATE = {
 @pytest.mark.parametrize(("events", "begin_seconds"), LATE.values(), ids=LATE)
 def test_what_is_heard_late_begins_when_it_began(events, begin_seconds, monkeypatch):
     """A driver that has much to do hears late of what a worker tells; all samples are stored."""
-    monkeypatch.setattr(module.time, "time", lambda: NOW)
+    give_clock(monkeypatch, module, time=lambda: NOW)
     hub = Hub()
     ordered(events, hub)
     assert hub.asked[0]["from"] == pytest.approx(begin_seconds, abs=0.5)

@@ -24,6 +24,7 @@ from hetero_hvd.messages import (
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.records import run_files
 from hetero_hvd.run.records.placements import NAME
+from tests.module_clock import give_clock
 
 ALPHA, BETA, GAMMA = (WorkerId(name, 0) for name in ("alpha", "beta", "gamma"))
 BATCH = 64
@@ -207,7 +208,7 @@ def test_the_loop_waits_for_no_other_job(tmp_path, monkeypatch, then):
     """What was found is kept when the other one has changed the file, at the latest at the end."""
     scene = Scene(tmp_path)
     slept = []
-    monkeypatch.setattr(run_files.time, "sleep", slept.append)
+    give_clock(monkeypatch, run_files, sleep=slept.append)
 
     def meanwhile(content):
         scene.train(300)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +12,7 @@ from hetero_hvd.agent import hub_sender
 from hetero_hvd.probes.kernel.boot_clock import boot_seconds
 from tests.fake_clock import library as fake_clock
 from tests.hub.rig import SampledNode, acknowledged, drained, frames_of, soon, stored, streaming
+from tests.module_clock import give_clock
 
 __all__ = ["soon"]
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("soon"), pytest.mark.timeout(300)]
@@ -25,8 +25,7 @@ class NodeClocks:
     def __init__(self, monkeypatch):
         self.wall = 0
         self.boot = 0
-        patched = SimpleNamespace(time=lambda: time.time() + self.wall)
-        monkeypatch.setattr(hub_sender, "time", patched)
+        give_clock(monkeypatch, hub_sender, time=lambda: time.time() + self.wall)
         monkeypatch.setattr(hub_sender, "boot_seconds", lambda: boot_seconds() + self.boot)
 
     def set(self, seconds_ago, wall_error):

@@ -7,7 +7,9 @@ import time
 import pytest
 
 from hetero_hvd.messages import RunEnded, StepsTimed, StepTiming, WorkerId, WorkersJoined
+from hetero_hvd.run import event_bus
 from hetero_hvd.run.event_bus import EventBus
+from tests.module_clock import give_clock
 
 
 def test_every_observer_hears_every_event_in_order():
@@ -96,7 +98,7 @@ def test_a_clock_that_is_set_changes_no_duration(monkeypatch, step_seconds):
     heard = []
     bus.subscribe(lambda at_unix_seconds, _: heard.append(at_unix_seconds), "")
     bus.publish(ended)
-    monkeypatch.setattr(time, "time", lambda: began + step_seconds)
+    give_clock(monkeypatch, event_bus, time=lambda: began + step_seconds)
     bus.publish(ended)
     assert heard[0] == pytest.approx(began, abs=5.0)
     assert 0.0 <= heard[1] - heard[0] < 5.0

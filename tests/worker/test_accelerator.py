@@ -12,6 +12,7 @@ from hetero_hvd.worker import accelerator
 from hetero_hvd.worker.micro_batch import memory_meter
 from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter, device_memory_bytes
 from hetero_hvd.worker.out_of_memory import is_out_of_memory
+from tests.module_clock import give_clock
 
 CPU = torch.device("cpu")
 
@@ -102,7 +103,7 @@ def test_the_room_on_the_host_is_looked_for_once_a_second(monkeypatch):
     found = [MemoryUse(used_bytes=1, peak_bytes=2, limit_bytes=2**50 + n) for n in range(3)]
     now = [100.0]
     monkeypatch.setattr(memory_meter, "host_memory", lambda _: found.pop(0))
-    monkeypatch.setattr(memory_meter.time, "monotonic", lambda: now[0])
+    give_clock(monkeypatch, memory_meter, monotonic=lambda: now[0])
     meter = MemoryMeter(CPU, None)
     assert (meter.read().peak_bytes, meter.read().limit_bytes) == (2, 2**50)
     meter.look()

@@ -30,6 +30,7 @@ from hetero_hvd.run.event_bus import EventBus
 from tests.driver.conftest import write_nodes
 from tests.driver.membership.test_route_checks import parts
 from tests.fake_clock import library as fake_clock
+from tests.module_clock import give_clock
 
 
 def node(name, **environment):
@@ -107,7 +108,7 @@ class Team:
 
     def __init__(self, monkeypatch, names, **job):
         self.now_seconds = 1000.0
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now_seconds)
+        give_clock(monkeypatch, module, monotonic=lambda: self.now_seconds)
         self.blocked = set()
         self.asked = []
         self.said = []

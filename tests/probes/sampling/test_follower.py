@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.messages import NodeEquipped, NodeSampled, event_to_json
+from hetero_hvd.probes.sampling import sample_rate
 from hetero_hvd.probes.sampling.follower import SAMPLE, SampleFollower
 from hetero_hvd.probes.sampling.local_samples import follow_samples, read_sample
 from hetero_hvd.probes.sampling.node_sampler import NodeSampler
@@ -22,6 +23,7 @@ from hetero_hvd.probes.sampling.sampler import is_ended_by
 from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE, SharedFolder
 from tests.fake_nvml.library import environment
 from tests.leftovers import wait_until
+from tests.module_clock import give_clock
 
 OTHER_JOB = """
 import sys, time
@@ -276,7 +278,7 @@ def test_who_wants_samples_more_often_gets_them(folder, following):
 def test_a_wish_that_is_not_said_any_more_is_forgotten(folder, monkeypatch):
     """Its process has ended, in whatever way; what is no wish is none."""
     now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    give_clock(monkeypatch, sample_rate, monotonic=lambda: now[0])
     shared = SharedFolder(folder)
     wishes = RateWishes(shared)
     assert wishes.seconds() == 1.0

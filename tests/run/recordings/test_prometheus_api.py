@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -13,11 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.cli.watch import advise
 from hetero_hvd.errors import UserError
 from hetero_hvd.run.recordings import prometheus_api
 from hetero_hvd.run.recordings.prometheus_api import MAX_POINTS, PrometheusApi
 from hetero_hvd.run.recordings.prometheus_samples import MAX_SERIES, read_prometheus
 from hetero_hvd.security.certificates import Authority
+from tests.module_clock import give_clock
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - of a test
 NOW = 1_800_000_000.0
@@ -363,7 +364,7 @@ def test_a_node_exporters_series_are_of_the_node_that_it_names():
 
 def test_waits_of_a_queue_are_forecast(capsys, monkeypatch):
     """Those of each pool, where our hub is scraped; waits that only vary are not."""
-    monkeypatch.setattr(time, "time", lambda: NOW + 3)
+    give_clock(monkeypatch, advise, time=lambda: NOW + 3)
     pools = [("hetero_hvd_queue_longest_wait_seconds", {"pool": pool}, wait)
              for pool, wait in (("grows", lambda at: 15 * at), ("stays", lambda _: 60))
     ]  # fmt: skip

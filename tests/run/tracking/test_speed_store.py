@@ -13,6 +13,7 @@ from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.messages import WorkerId, WorkersJoined
 from hetero_hvd.run.records import run_files
 from hetero_hvd.run.tracking.speed_store import CurveStore
+from tests.module_clock import give_clock
 
 ALPHA = WorkerId("alpha", 0)
 CURVE = SpeedProfile(
@@ -93,7 +94,7 @@ def test_the_loop_waits_for_no_other_job(tmp_path, monkeypatch, caplog):
     store = CurveStore(tmp_path / "curves.json", [NodeConfig(name="alpha")])
     store.load(joined())
     slept = []
-    monkeypatch.setattr(run_files.time, "sleep", slept.append)
+    give_clock(monkeypatch, run_files, sleep=slept.append)
 
     def meanwhile(content):
         store.save({ALPHA: CURVE}, wait_seconds=0.0)

@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import time
 from types import SimpleNamespace
 
 import msgspec
@@ -26,10 +25,11 @@ from hetero_hvd.messages import (
 )
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.records import run_files
-from hetero_hvd.run.tracking import balancing
+from hetero_hvd.run.tracking import balancing, diagnosis
 from hetero_hvd.run.tracking.final_report import as_dict, as_text
 from hetero_hvd.run.tracking.run_tracker import MAX_RESETS_WITHOUT_STEP, RunTracker
 from hetero_hvd.run.tracking.summary import Summary
+from tests.module_clock import give_clock
 
 ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
 
@@ -345,7 +345,7 @@ def test_another_job_holds_up_no_step_but_the_end_waits_for_it(tmp_path, monkeyp
         slept.append(seconds)
         raise BlockingIOError
 
-    monkeypatch.setattr(run_files.time, "sleep", sleep)
+    give_clock(monkeypatch, run_files, sleep=sleep)
     books = Books(tmp_path / "run")
     books.take(joined())
 
@@ -431,8 +431,7 @@ def test_the_results_of_a_run_are_those_of_the_newest_loop_that_was_begun(books,
 def test_that_nobody_steps_is_said_while_it_lasts(books, monkeypatch):
     """On the terminal and in the judgement, from the workers' heartbeats; and its end."""
     now = SimpleNamespace(seconds=100.0)
-    clock = SimpleNamespace(monotonic=lambda: now.seconds, time=time.time)
-    monkeypatch.setattr("hetero_hvd.run.tracking.diagnosis.time", clock)
+    give_clock(monkeypatch, diagnosis, monotonic=lambda: now.seconds)
     books.take(joined())
     for second in range(16):
         now.seconds += 1.0

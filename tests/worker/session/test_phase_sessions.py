@@ -10,6 +10,7 @@ import hetero_hvd
 from hetero_hvd.worker.session import phase_sessions
 from hetero_hvd.worker.session.phase_sessions import MAX_UNTOLD, NobodyRecords, PhaseSessions
 from hetero_hvd.worker.timing import named_phases
+from tests.module_clock import give_clock
 
 
 class Listener:
@@ -50,7 +51,7 @@ def test_each_change_is_told(sessions):
 def test_what_nobody_has_heard_is_told_later(sessions, monkeypatch):
     """Before anybody is there, or while he is out of reach: with how long ago it was."""
     now = [100.0]
-    monkeypatch.setattr(phase_sessions.time, "monotonic", lambda: now[0])
+    give_clock(monkeypatch, phase_sessions, monotonic=lambda: now[0])
 
     def spend(name, seconds):
         with hetero_hvd.phase(name, session=True):
