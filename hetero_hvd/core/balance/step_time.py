@@ -287,10 +287,15 @@ class StepTimeEstimator:
             return None
         run = self._rising if self._up > self._down else self._falling
         since = list(self._recent)[-run:]
-        change = median(math.log(seconds / self._predicted(size)) for size, seconds in since)
+        changes = [math.log(seconds / self._predicted(size)) for size, seconds in since]
+        change = median(changes)
         certain = max(ALARM_RATIO, ALARM_ERRORS * self._sigma / math.sqrt(len(since)))
+        # Where the newest two differ the next one is waited for: the change has begun within the
+        # first of them or after it, or the second is a spike.
+        newest = changes[-2:]
+        is_vague = max(newest) - min(newest) > certain
         if abs(change) > certain:
-            return math.exp(change)
+            return None if is_vague else math.exp(change)
         if max(self._up, self._down) > DRIFT_THRESHOLD:
             self._doubt()
         return None

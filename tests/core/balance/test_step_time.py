@@ -90,6 +90,38 @@ def test_a_change_of_speed_is_reported_within_four_rows(ratio):
         )
 
 
+BEFORE = {
+    "at the beginning of a row": [],
+    "within a row of ten steps": [0.1],
+    "in the middle of one": [0.5],
+    "in the last row of two that are slower by chance": [0.01, 0.01],
+}
+"""Which part of a change is in each of the rows before those that have all of it."""
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 2.0, 4.0])
+@pytest.mark.parametrize("begins", BEFORE)
+def test_no_change_is_taken_for_a_part_of_it(begins, ratio):
+    """It is accepted once, and then the time that a step takes now is known to 10 %.
+
+    With a level between before and after, the next share would look like one of another curve.
+    """
+    curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)
+    before, after = curve.step_seconds(64), ratio * curve.step_seconds(64)
+    for seed in range(200):
+        estimator, _ = taught(curve, [64] * 60, noise=0.02, seed=seed)
+        random = np.random.default_rng(seed)
+        rows = [before + part * (after - before) for part in BEFORE[begins]] + [after] * 4
+        num_accepted = 0
+        for seconds in rows:
+            found = estimator.update(64, seconds * random.lognormal(0, 0.02))
+            if found is not None:
+                num_accepted += 1
+                estimator.rescale(found)
+                assert estimator.model.step_seconds(64) == pytest.approx(after, rel=0.1)
+        assert num_accepted == 1
+
+
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
 def test_the_noise_is_learnt(noise):
     """Within a factor of 1.8 after 100 rows, on the average of 20 seeds."""
