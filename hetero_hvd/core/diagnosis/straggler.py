@@ -38,6 +38,9 @@ much a worker's steps vary."""
 WINDOWS = (VERDICT_ROWS, 16, 32)
 """Rows whose median is judged; where steps vary much it takes more of them to be sure."""
 
+IDLE_ROWS = 2
+"""A worker without samples in so many rows has lost them; in one, an epoch may have ended."""
+
 FEWEST_SPELLS, FEWEST_LARGE_SPELLS, QUIET_ROWS = 3, 2, 16
 """So many spells of bad rows in the longest window are no accident, nor are so many large ones;
 they are over after so many good rows."""
@@ -93,7 +96,7 @@ class _Watched:
         self.rows: deque[_Row] = deque(maxlen=max(WINDOWS))
         self.well_step = self._last_step = -1
         self.told: tuple[tuple[Cause, ...], float] = ((), math.nan)
-        self.num_told_rows = self.num_rows_well = 0
+        self.num_told_rows = self.num_rows_well = self.num_idle_rows = 0
         self.is_intermittent = False
         self.state: Literal["healthy", "slow", "incomplete"] = "healthy"
 
@@ -154,6 +157,7 @@ class _Watched:
         self.smooth += SMOOTHING * (ratio - self.smooth)
         self.smooth_alone += SMOOTHING * (min(ratio, loss.speed_ratio) - self.smooth_alone)
         self.num_told_rows += 1
+        self.num_idle_rows = 0
         self.num_rows_well += self.state == "healthy"
         if min(ratio, loss.speed_ratio) >= HEALTHY_RATIO:
             self.usual.learn(loss.row)
@@ -228,6 +232,17 @@ class _Watched:
         self.is_intermittent = True
         self.well_step = rows[0].first_step - 1
         return _mean_ratio(rows)
+
+    def found_slow_at_last(self) -> float | None:
+        """Its speed ratio if it lost its samples while it was slow, before a window was full.
+
+        Then no row follows that could tell more. None: that was not so, or could be chance.
+        """
+        newest = list(self.rows)[-NOW_ROWS:]
+        if len(self.rows) < FEWEST_ROWS or not all(row.is_bad for row in newest):
+            return None
+        ratio = median(row.ratio for row in newest)
+        return ratio if ratio < VERDICT_RATIO * math.exp(-self._chance(NOW_ROWS)) else None
 
     def _chance(self, num_rows: int) -> float:
         """By how much so many rows may be bad by chance, as log ratio."""
@@ -320,6 +335,8 @@ class StragglerWatch:
                     loss, loss.speed_ratio * (1.0 + common), step, num_left_out
                 )
                 verdict = self._judge(worker, step)
+            elif row.num_steps and not row.local_batch_size:
+                verdict = self._without_samples(worker, step)
             else:
                 verdict = self._incomplete(worker, row, step)
             if verdict is not None:
@@ -329,15 +346,28 @@ class StragglerWatch:
     def _judge(self, worker: WorkerId, step: int) -> StragglerReported | None:
         watched = self._watched[worker]
         if watched.state != "slow" and (ratio := watched.found_slow()) is not None:
-            watched.state = "slow"
-            watched.num_rows_well = 0
-            return watched.tell(worker, step, ratio)
+            return self._tell_slow(worker, step, ratio)
         if watched.state != "healthy" and watched.is_well_again():
             watched.state = "healthy"
             return _well(worker, step, median(watched.last(VERDICT_ROWS)))
         if watched.state == "slow" and watched.has_changed():
             return watched.tell(worker, step, median(watched.last(NOW_ROWS)))
         return None
+
+    def _without_samples(self, worker: WorkerId, step: int) -> StragglerReported | None:
+        """A worker that is left without samples, which the last batch of an epoch does, too."""
+        watched = self._watched[worker]
+        watched.num_idle_rows += 1
+        if watched.state != "healthy" or watched.num_idle_rows != IDLE_ROWS:
+            return None
+        ratio = watched.found_slow_at_last()
+        return None if ratio is None else self._tell_slow(worker, step, ratio)
+
+    def _tell_slow(self, worker: WorkerId, step: int, ratio: float) -> StragglerReported:
+        watched = self._watched[worker]
+        watched.state = "slow"
+        watched.num_rows_well = 0
+        return watched.tell(worker, step, ratio)
 
     def _incomplete(self, worker: WorkerId, row: StepTiming, step: int) -> StragglerReported | None:
         """A worker that has work and whose timings are missing: that is said once."""

@@ -122,6 +122,33 @@ def test_one_slow_step_is_no_straggler(watched):
     assert watched.run(20) == []
 
 
+LOST = {  # how many times as long its last steps took, tables without samples, whether it is told
+    "after slow ones": ([3.0] * 3, 5, True),
+    "after too few slow ones": ([3.0] * 2, 5, False),
+    "after a spike among others": ([3.0, 1.0, 3.0, 3.0], 5, False),
+    "after a little slower ones": ([1.1] * 4, 5, False),
+    "after usual ones": ([1.0] * 4, 5, False),
+    "in the last step of an epoch only": ([3.0] * 3, 1, False),
+}
+
+
+@pytest.mark.parametrize("when", LOST)
+def test_a_worker_that_loses_all_samples_is_judged_by_its_last_steps(watched, when):
+    """The balancer may need fewer tables than a verdict does, and then no more can come."""
+    times, num_tables, is_told = LOST[when]
+    watched.run(20)
+    for longer in times:
+        watched.run(1, slower(2, compute=longer))
+    assert watched.reports == []
+    watched.run(num_tables, shares=(SHARE, SHARE, 0))
+    assert [str(report.worker) for report in watched.reports] == ["slow:0"] * is_told
+    if is_told:
+        (report,) = watched.reports
+        assert report.speed_ratio == pytest.approx(1 / 3, rel=0.05)
+        assert (report.cause, report.since_step) == ("compute", 20)
+        assert watched.run(20) == ["slow:0 is as fast as it should be again"]
+
+
 def test_what_slows_all_alike_is_nobodys_fault(watched):
     """Everybody at 0.7 of the best speed: no verdict."""
     watched.run(20)
