@@ -143,8 +143,9 @@ def test_the_hub_tells_what_a_driver_would_believe(hub, case):
             assert found[name].leaves
         ignored = status["ignored_adverts"]
         if reason == "said again":
-            others = {"of another key": ignored["of another key"]}  # tests beside this one
-            assert ignored == before | others
+            # Noise, floods and strangers reach a hub from other tests, too, at any time.
+            of_its_own = ("replayed", "stale", "unsound", "conflict")
+            assert [ignored.get(r) for r in of_its_own] == [before.get(r) for r in of_its_own]
         elif reason is not None:
             assert ignored[reason] > before.get(reason, 0)
 
