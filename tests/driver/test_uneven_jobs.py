@@ -68,14 +68,26 @@ def test_an_evaluation_gives_a_part_to_whom_the_balancer_has_left_none(start_job
     assert means == pytest.approx([(samples - 1) / 2] * len(means))
 
 
-def test_the_curve_of_who_has_become_slow_is_not_kept(start_job):
+SLOWER = {"and keeps samples": (4.0, False), "and loses all of its samples": (60.0, True)}
+"""How many times as long a step takes, and whether the plan leaves the worker without any."""
+
+
+@pytest.mark.parametrize("case", SLOWER)
+def test_who_has_become_slow_is_named_and_its_curve_is_not_kept(start_job, case):
     """What it was before the fault is no longer known, and what it is now is not what it can do."""
+    factor, is_idle = SLOWER[case]
     seconds = {"alpha:0": (0.001, 1), "beta:0": (0.001, 1)}
-    slower = {"beta:0": (120, 4.0)}
+    slower = {"beta:0": (120, factor)}
     job, events, _ = run(start_job, seconds, samples=60 * BATCH, epochs=5, slower=slower)
-    told = {str(e.worker): e.is_slow for e in events if isinstance(e, StragglerReported)}
+    reports = [event for event in events if isinstance(event, StragglerReported)]
+    told = {str(report.worker): report.is_slow for report in reports}
     slow = {worker for worker, is_slow in told.items() if is_slow}
     assert "beta:0" in slow, "the fault was not seen"
+    first = next(report for report in reports if str(report.worker) == "beta:0" and report.is_slow)
+    assert 1 / factor / 2 < first.speed_ratio < 2 / factor
+    assert first.cause == "compute"
+    plans = [event.local_batch_sizes for event in events if isinstance(event, BatchPlan)]
+    assert any(0 in plan for plan in plans) == is_idle
     curves = (job.folder / "curves.json").read_text()
     # On a loaded machine the other one may have become slow, too.
     kept = {worker for worker in seconds if worker.partition(":")[0] in curves}
