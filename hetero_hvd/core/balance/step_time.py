@@ -40,8 +40,14 @@ ALARM_ERRORS = 6.0
 """So are those that noise could feign, in standard errors of the rows since the change; so many as
 the noise of real steps comes in bursts."""
 
+MOST_WAITS = 2
+"""For so many rows an alarm waits for two that agree; of steps that vary much none may."""
+
 DOUBT_RATIO = 0.06
 """So far the level may have drifted at most, where noise alone would allow for more."""
+
+SHORTEST_SECONDS, LONGEST_SECONDS = 1e-9, 1e9
+"""No step takes less or more: such a time was not measured rightly."""
 
 MAD_TO_SIGMA = 1.4826
 """Of a normal distribution."""
@@ -102,7 +108,7 @@ class StepTimeEstimator:
         self._residuals: deque[float] = deque(maxlen=40)
         self._recent: deque[tuple[float, float]] = deque(maxlen=3)
         self._up = self._down = 0.0
-        self._rising = self._falling = 0
+        self._rising = self._falling = self._waits = 0
 
     @property
     def is_ready(self) -> bool:
@@ -150,13 +156,13 @@ class StepTimeEstimator:
 
         Args:
             local_batch_size: Samples per step; rows of 0 teach nothing and are ignored.
-            busy_seconds: Mean busy time per step; ignored unless finite and > 0.
+            busy_seconds: Mean busy time per step; ignored unless from 1e-9 to 1e9.
             num_steps: Steps averaged; ignored if 0.
 
         Returns:
             None, or when the worker seems to have changed its speed: measured / predicted time.
         """
-        usable = math.isfinite(busy_seconds) and busy_seconds > 0
+        usable = SHORTEST_SECONDS <= busy_seconds <= LONGEST_SECONDS
         if not usable or local_batch_size <= 0 or num_steps <= 0:
             return None
         if not self.is_ready:
@@ -194,7 +200,7 @@ class StepTimeEstimator:
         self._covariance = self._prior_covariance(self._recent[-1][0] if self._recent else 1.0)
         self._recent.clear()
         self._up = self._down = 0.0
-        self._rising = self._falling = 0
+        self._rising = self._falling = self._waits = 0
 
     def _start(self, local_batch_size: int, busy_seconds: float) -> None:
         self._unit = float(local_batch_size)
@@ -277,7 +283,11 @@ class StepTimeEstimator:
         return math.sqrt(pooled)
 
     def _alarm(self, standardised: float) -> float | None:
-        """Update the CUSUM; the ratio since the change began if it is both certain and large."""
+        """Update the CUSUM; the ratio since the change began if it is certain, large and clear.
+
+        It is clear if the newest two rows agree. If not, either the change began during the first
+        of them or after it, or the second is a spike: then the next row decides, or the one after.
+        """
         clipped = max(-CUSUM_CLIP, min(standardised, CUSUM_CLIP))
         self._up = max(0.0, self._up + clipped - CUSUM_DRIFT)
         self._down = max(0.0, self._down - clipped - CUSUM_DRIFT)
@@ -290,12 +300,12 @@ class StepTimeEstimator:
         changes = [math.log(seconds / self._predicted(size)) for size, seconds in since]
         change = median(changes)
         certain = max(ALARM_RATIO, ALARM_ERRORS * self._sigma / math.sqrt(len(since)))
-        # Where the newest two differ the next one is waited for: the change has begun within the
-        # first of them or after it, or the second is a spike.
-        newest = changes[-2:]
-        is_vague = max(newest) - min(newest) > certain
         if abs(change) > certain:
-            return None if is_vague else math.exp(change)
+            newest = changes[-2:]
+            is_clear = max(newest) - min(newest) <= certain or self._waits == MOST_WAITS
+            self._waits = 0 if is_clear else self._waits + 1
+            return math.exp(change) if is_clear else None
+        self._waits = 0
         if max(self._up, self._down) > DRIFT_THRESHOLD:
             self._doubt()
         return None

@@ -47,9 +47,9 @@ def test_parameters_stay_physical(curve, sizes, seed):
     assert math.isfinite(estimator.standard_error_ratio(100))
 
 
-@given(st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0]))
+@given(st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0, 5e-324, 1e-300, 1e300, 1.7e308]))
 def test_rows_that_are_no_measurement_are_ignored(busy):
-    """NaN, infinite, zero and negative times change nothing, nor do rows without work."""
+    """Nor do rows without work change anything: no step takes so long, or so little."""
     curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)
     estimator, _ = taught(curve, [64] * 5)
     before = estimator.model
@@ -102,7 +102,7 @@ BEFORE = {
 @pytest.mark.parametrize("ratio", [0.25, 0.5, 2.0, 4.0])
 @pytest.mark.parametrize("begins", BEFORE)
 def test_no_change_is_taken_for_a_part_of_it(begins, ratio):
-    """It is accepted once, and then the time that a step takes now is known to 10 %.
+    """It is accepted once, on a worker with 2 % of noise, and then its time is known to 10 %.
 
     With a level between before and after, the next share would look like one of another curve.
     """
@@ -120,6 +120,33 @@ def test_no_change_is_taken_for_a_part_of_it(begins, ratio):
                 estimator.rescale(found)
                 assert estimator.model.step_seconds(64) == pytest.approx(after, rel=0.1)
         assert num_accepted == 1
+
+
+AFTER = {
+    "vary a little": lambda _n, random: 2 * random.lognormal(0, 0.1),
+    "vary much": lambda _n, random: 3 * random.lognormal(0, 0.3),
+    "have two levels in turn": lambda n, _random: 2 + n % 2,
+    "have two levels far apart, in turn": lambda n, _random: 3 * (1 + n % 2),
+    "have two levels in turn, far from before": lambda n, _random: 4 + 2 * (n % 2),
+    "get longer and longer": lambda n, _random: 1.3 ** (n + 1),
+    "take ten times as long, every other one": lambda n, _random: 2 if n % 2 else 10,
+}
+"""How many times as long the steps after a change take, by their number, where no two agree."""
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_a_change_to_steps_that_do_not_agree_is_accepted_soon(after):
+    """Rows that agree may never come: after six at most the time is no longer that of before."""
+    curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)
+    for seed in range(200):
+        estimator, _ = taught(curve, [64] * 60, noise=0.02, seed=seed)
+        random = np.random.default_rng(seed)
+        for n in range(6):
+            seconds = AFTER[after](n, random) * curve.step_seconds(64) * random.lognormal(0, 0.02)
+            found = estimator.update(64, seconds)
+            if found is not None:
+                estimator.rescale(found)
+        assert estimator.model.step_seconds(64) > 1.5 * curve.step_seconds(64)
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
