@@ -37,8 +37,8 @@ BOUND_RATIO = 0.25
 IMBALANCE_RATIO = 0.1
 """Gain from other shares below this is noise: the balancer does not move for it either."""
 
-SMALLEST_COST_SECONDS = 0.0005
-"""Less is shown as 0 ms."""
+SMALLEST_COST_SECONDS, SMALLEST_TOTAL_SECONDS = 0.0005, 0.05
+"""Less is shown as 0 ms, or 0.0 s."""
 
 CONTENTION_RATIO = 0.8
 """Waiting for a processor is a part of whatever else takes long: it is named where it is most."""
@@ -208,10 +208,12 @@ def _why(episode: Episode) -> str:
 
 
 def _compensated(episode: Episode, rows: Rows) -> str:
-    now = rows[episode.worker].local_batch_size if episode.worker in rows else 0
     before = episode.first_share
-    if not 0 < now < (1 - IMBALANCE_RATIO) * before:
+    now = rows[episode.worker].local_batch_size if episode.worker in rows else before
+    if now >= (1 - IMBALANCE_RATIO) * before:
         return ""
+    if now == 0:
+        return f"; the others have all of its {before} samples now"
     return f"; compensated by a smaller share, {now} samples instead of {before}"
 
 
@@ -219,7 +221,7 @@ def _price(episode: Episode) -> str:
     """What it costs, or cost until now."""
     cost, total = episode.cost_seconds_per_step, episode.cost_seconds
     if not math.isfinite(cost):
-        return ""
+        return f"; it cost {total:.1f} s so far" if total >= SMALLEST_TOTAL_SECONDS else ""
     now = f"it costs {cost * 1e3:.0f} ms a step" if cost >= SMALLEST_COST_SECONDS else ""
     in_all = f"{total:.1f} s in all"
     return (

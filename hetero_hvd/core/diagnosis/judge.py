@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from hetero_hvd.core.diagnosis.data_sources import SourceWaits
 from hetero_hvd.core.diagnosis.findings import (
@@ -73,6 +74,7 @@ class Diagnoser:
         self._tables: deque[Rows] = deque(maxlen=WINDOW_EXCHANGES)
         self._means_of: dict[int, Rows] = {}
         self._steps: deque[int] = deque(maxlen=WINDOW_EXCHANGES)
+        self._of_membership: deque[tuple[int, Rows]] = deque(maxlen=WINDOW_EXCHANGES)
         self._num_of_plan = 0
         self._spells = Spells(WINDOW_EXCHANGES)
         self._episodes: deque[Episode] = deque(maxlen=MAX_EPISODES)
@@ -210,6 +212,7 @@ class Diagnoser:
         self._sharing = event.sharing
         self._undivided = max(1, event.undivided)
         self._forget()
+        self._of_membership.clear()
         for episode in self._episodes:
             if episode.until_step is None and episode.worker not in event.workers:
                 self._end(episode, event.applied_steps)
@@ -238,6 +241,7 @@ class Diagnoser:
         self._tables.append(table.measured)
         self._means_of.clear()
         self._steps.append(table.step)
+        self._of_membership.append((table.step, table.measured))
         found = _bound_of(table.measured)
         kind = found.kind if found.is_complete else None
         self._spells.observe(table.step - table.num_steps + 1, kind, table.step_seconds)
@@ -267,10 +271,21 @@ class Diagnoser:
             causes=event.causes,
         )
         self._episodes.append(episode)
-        if self._tables:
-            if event.worker in self._tables[-1]:
-                episode.first_share = self._tables[-1][event.worker].local_batch_size
-            self._charge(episode, since_step=since)
+        tables = [t for step, t in self._of_membership if step >= since and event.worker in t]
+        if tables:
+            episode.first_share = tables[0][event.worker].local_batch_size
+        self._charge_earlier_shares(episode)
+        self._charge(episode, since_step=since)
+
+    def _charge_earlier_shares(self, episode: Episode) -> None:
+        """Add what it has cost before the present shares: they may have been its remedy."""
+        present = self._steps[-self._num_of_plan] if self._num_of_plan else self.step + 1
+        earlier = [p for p in self._of_membership if episode.since_step <= p[0] < present]
+        for _, alike in groupby(earlier, key=lambda pair: _shares_of(pair[1])):
+            tables = [table for _, table in alike]
+            cost = straggler_cost_seconds(_mean_table(tables), episode.worker, episode.speed_ratio)
+            if math.isfinite(cost):
+                episode.cost_seconds += cost * sum(map(_num_steps, tables))
 
     def _charge(self, episode: Episode, *, since_step: int) -> None:
         """Add what it has cost from some step on.
@@ -283,7 +298,7 @@ class Diagnoser:
         if not told:
             return
         rows = _mean_table([table for _, table in told])
-        counts = [max(row.num_steps for row in table.values()) for _, table in told]
+        counts = [_num_steps(table) for _, table in told]
         cost = straggler_cost_seconds(rows, episode.worker, episode.speed_ratio)
         if math.isfinite(cost):
             new = zip(told, counts, strict=True)
@@ -341,6 +356,14 @@ def _mean_table(tables: Sequence[Rows]) -> Rows:
         worker: mean_row([table[worker] for table in tables if worker in table])
         for worker in tables[-1]
     }
+
+
+def _num_steps(table: Rows) -> int:
+    return max(row.num_steps for row in table.values())
+
+
+def _shares_of(table: Rows) -> list[int]:
+    return [row.local_batch_size for row in table.values()]
 
 
 def _has_shares_like(before: Rows, now: Rows, most_ratio: float) -> bool:

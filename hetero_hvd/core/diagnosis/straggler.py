@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -39,7 +39,8 @@ WINDOWS = (VERDICT_ROWS, 16, 32)
 """Rows whose median is judged; where steps vary much it takes more of them to be sure."""
 
 IDLE_ROWS = 2
-"""A worker without samples in so many rows has lost them; in one, an epoch may have ended."""
+"""A worker without samples in so many rows in a row has lost them; in one, an epoch may have ended.
+"""
 
 FEWEST_SPELLS, FEWEST_LARGE_SPELLS, QUIET_ROWS = 3, 2, 16
 """So many spells of bad rows in the longest window are no accident, nor are so many large ones;
@@ -97,7 +98,7 @@ class _Watched:
         self.well_step = self._last_step = -1
         self.told: tuple[tuple[Cause, ...], float] = ((), math.nan)
         self.num_told_rows = self.num_rows_well = self.num_idle_rows = 0
-        self.is_intermittent = False
+        self.is_intermittent = self.is_away = False
         self.state: Literal["healthy", "slow", "incomplete"] = "healthy"
 
     def measure(self, row: StepTiming, estimator: StepTimeEstimator | None) -> Loss | None:
@@ -168,6 +169,21 @@ class _Watched:
                 self.well_step = first_step - 1  # steps that no row contains were well
         self._last_step = step
 
+    def come_back(self) -> None:
+        """It was no member for a time: what it was told of is over, and its next rows count."""
+        self.rows.clear()
+        self.smooth = self.smooth_alone = 1.0
+        self.num_rows_well = self.num_idle_rows = 0
+        self.is_intermittent = False
+        self.state = "healthy"
+        if self.was_well:
+            self.well_step = self._last_step
+
+    @property
+    def has_too_few_rows(self) -> bool:
+        """Whether too little is known of how much its steps vary."""
+        return len(self.rows) < (NOW_ROWS if self.best.is_recalled else FEWEST_ROWS)
+
     @property
     def was_well(self) -> bool:
         """Whether any row was as it should be."""
@@ -213,7 +229,7 @@ class _Watched:
         Either the median of a window is bad, or bad rows come again and again and their cost is
         large. Rows whose lost time the kernel's account of a quota explains are no chance.
         """
-        if len(self.rows) < (NOW_ROWS if self.best.is_recalled else FEWEST_ROWS):
+        if self.has_too_few_rows:
             return None
         now = median(self.last(NOW_ROWS))
         latest = VERDICT_RATIO * math.exp(-self._chance(VERDICT_ROWS))
@@ -234,15 +250,19 @@ class _Watched:
         return _mean_ratio(rows)
 
     def found_slow_at_last(self) -> float | None:
-        """Its speed ratio if it lost its samples while it was slow, before a window was full.
+        """Its speed ratio if its last rows are all bad, to be asked when it has lost its samples.
 
-        Then no row follows that could tell more. None: that was not so, or could be chance.
+        Then no row follows that could tell more. None: it was not slow, that could be chance, or
+        too little is known of it.
         """
         newest = list(self.rows)[-NOW_ROWS:]
-        if len(self.rows) < FEWEST_ROWS or not all(row.is_bad for row in newest):
+        if self.has_too_few_rows or not all(row.is_bad for row in newest):
             return None
         ratio = median(row.ratio for row in newest)
-        return ratio if ratio < VERDICT_RATIO * math.exp(-self._chance(NOW_ROWS)) else None
+        if ratio >= VERDICT_RATIO * math.exp(-self._chance(NOW_ROWS)):
+            return None
+        self.is_intermittent = False
+        return ratio
 
     def _chance(self, num_rows: int) -> float:
         """By how much so many rows may be bad by chance, as log ratio."""
@@ -266,6 +286,8 @@ class _Watched:
 
     def is_well_again(self) -> bool:
         """Whether that it was slow is over."""
+        if self.num_told_rows < NOW_ROWS:
+            return False
         if self.is_intermittent and any(row.is_bad for row in list(self.rows)[-QUIET_ROWS:]):
             return False
         return median(self.last(VERDICT_ROWS)) >= HEALTHY_RATIO
@@ -302,6 +324,13 @@ class StragglerWatch:
     def recall(self, worker: WorkerId, curve: StepTimeEstimator, local_batch_size: int) -> None:
         """What an earlier job has learnt of a worker around this share; first of all."""
         self._watched.setdefault(worker, _Watched()).best.recall(curve, local_batch_size)
+
+    def begin(self, workers: Collection[WorkerId]) -> None:
+        """A membership begins. Who was not in the one before comes back, and is judged anew."""
+        for worker, watched in self._watched.items():
+            if watched.is_away and worker in workers:
+                watched.come_back()
+            watched.is_away = worker not in workers
 
     def observe(
         self,
@@ -372,6 +401,7 @@ class StragglerWatch:
     def _incomplete(self, worker: WorkerId, row: StepTiming, step: int) -> StragglerReported | None:
         """A worker that has work and whose timings are missing: that is said once."""
         watched = self._watched[worker]
+        watched.num_idle_rows = 0
         is_missing = row.local_batch_size > 0 and row.num_steps > 0 and watched.best.is_known
         if not is_missing or watched.state == "incomplete":
             return None

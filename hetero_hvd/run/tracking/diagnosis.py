@@ -46,6 +46,7 @@ class RunDiagnosis:
             case WorkersJoined():
                 for worker, curve in self._balancing.remembered.items():
                     self._stragglers.recall(worker, curve.estimator(), curve.largest_share)
+                self._stragglers.begin(event.workers)
                 self._stall.begin(event.workers, event.applied_steps, time.monotonic())
                 self._diagnoser.observe(event)
             case StepTable():

@@ -59,14 +59,14 @@ def running_judge():
                 news += self.judge.news()
             return news
 
-        def report(self, *, is_slow=True, cause="throttle"):
+        def report(self, *, is_slow=True, cause="throttle", num_steps=20):
             report = StragglerReported(
                 step=self.judge.step,
                 worker=ALPHA,
                 is_slow=is_slow,
                 speed_ratio=0.5 if is_slow else 1.0,
                 cause=cause if is_slow else None,
-                since_step=self.judge.step - 19,
+                since_step=self.judge.step + 1 - num_steps,
             )
             self.judge.observe(report)
             return self.judge.news()
@@ -121,6 +121,28 @@ def test_what_a_straggler_cost_adds_up(run):
     assert found.evidence["cost_seconds"] == pytest.approx(40 * 0.09)
     run.exchanges(2, row(), row())
     assert run.judge.findings()[0] == found
+
+
+SINCE = {  # shares since it is slow, exchanges with each, and what is told of that
+    "none any more": ([(8, 2), (0, 2)], "the others have all of its 8 samples now"),
+    "fewer": ([(8, 2), (2, 2)], "compensated by a smaller share, 2 samples instead of 8"),
+    "fewer, then none": ([(8, 1), (4, 1), (0, 2)], "the others have all of its 8 samples now"),
+}
+
+
+@pytest.mark.parametrize("case", SINCE)
+def test_what_a_straggler_cost_before_it_was_told_of_counts(run, case):
+    """The balancer may be sooner than the verdict, but what was lost before is lost."""
+    shares, words = SINCE[case]
+    run.exchanges(1, row(8), row(8))
+    for share, number in shares:
+        compute = 0.18 if share else 0.0
+        others = row(16 - share, compute=0.09, data=0.0, comm=0.1)
+        run.exchanges(number, row(share, compute=compute, data=0.0), others)
+    (found,) = run.report(num_steps=40)
+    cost = 0.09 * 10 * sum(number for share, number in shares if share)
+    assert found.evidence["cost_seconds"] == pytest.approx(cost)
+    assert words in found.words
 
 
 def test_a_straggler_that_leaves_is_past(run):

@@ -51,6 +51,14 @@ def watched_cluster():
     return Watched()
 
 
+def recall(watched):
+    """All were measured in an earlier job."""
+    for worker, speed in zip(WORKERS, SPEEDS, strict=True):
+        model = StepTimeModel(overhead_seconds=0.0, seconds_per_sample=1 / speed)
+        watched.curves[worker].recall(model, SHARE)
+        watched.watch.recall(worker, watched.curves[worker].copy(), SHARE)
+
+
 def slower(index, *, compute=1.0, wait=0.0):
     """Change one worker's row."""
 
@@ -149,6 +157,69 @@ def test_a_worker_that_loses_all_samples_is_judged_by_its_last_steps(watched, wh
         assert watched.run(20) == ["slow:0 is as fast as it should be again"]
 
 
+@pytest.mark.parametrize("num_before", range(18))
+@pytest.mark.parametrize("is_recalled", [False, True])
+def test_how_much_must_be_known_of_a_worker_that_loses_all_samples(
+    watched, num_before, is_recalled
+):
+    """As much as of any: 16 rows, or 3 of one that was measured in an earlier job."""
+    if is_recalled:
+        recall(watched)
+    watched.run(num_before)
+    watched.run(3, slower(2, compute=3.0))
+    watched.run(3, shares=(SHARE, SHARE, 0))
+    is_known = num_before + 3 >= (3 if is_recalled else 16)
+    if is_recalled and num_before == 3:
+        is_known = False  # every other row: its steps might vary so much
+    assert [str(report.worker) for report in watched.reports] == ["slow:0"] * is_known
+
+
+RETURNS = {  # how many times as long its steps take when it has samples again, and when it is well
+    "well": ([1.0] * 6, 3),
+    "not quite well": ([1.15] * 20, None),
+    "slow": ([3.0] * 20, None),
+    "with one good row": ([1.0] + [3.0] * 19, None),
+    "slow at first": ([3.0] + [1.0] * 8, 6),
+}
+
+
+@pytest.mark.parametrize("how", RETURNS)
+def test_a_worker_that_has_samples_again_is_not_well_by_one_row(watched, how):
+    """Three rows say so at the least."""
+    times, well_after = RETURNS[how]
+    watched.run(20)
+    watched.run(3, slower(2, compute=3.0))
+    watched.run(4, shares=(SHARE, SHARE, 0))
+    assert len(watched.reports) == 1
+    for number, longer in enumerate(times, 1):
+        said = watched.run(1, slower(2, compute=longer))
+        assert bool(said) == (number == well_after), number
+
+
+@pytest.mark.parametrize("is_still_slow", [True, False])
+def test_a_worker_that_comes_back_is_judged_anew(watched, is_still_slow):
+    """It was slow, was no member for a time, and its trouble may be over, or not."""
+    watched.watch.begin(WORKERS)
+    watched.run(20)
+    assert len(watched.run(12, slower(2, compute=3.0))) == 1
+    watched.watch.begin(WORKERS[:2])
+    watched.watch.begin(WORKERS)
+    back = watched.step + 1
+    said = watched.run(30, slower(2, compute=3.0 if is_still_slow else 1.0))
+    assert len(said) == is_still_slow
+    if is_still_slow:
+        assert watched.reports[-1].since_step == back
+
+
+def test_a_membership_that_keeps_a_slow_worker_changes_nothing(watched):
+    """Another one has joined or left: it is not told twice."""
+    watched.watch.begin(WORKERS)
+    watched.run(20)
+    assert len(watched.run(12, slower(2, compute=3.0))) == 1
+    watched.watch.begin((*WORKERS, WorkerId("more", 0)))
+    assert watched.run(30, slower(2, compute=3.0)) == []
+
+
 def test_what_slows_all_alike_is_nobodys_fault(watched):
     """Everybody at 0.7 of the best speed: no verdict."""
     watched.run(20)
@@ -172,10 +243,7 @@ def test_missing_timings_are_incomplete_and_not_balanced(watched):
 
 def test_a_remembered_curve_is_the_measure_from_the_first_table(watched):
     """A worker that comes back at half the speed of the last job is found."""
-    for worker, speed in zip(WORKERS, SPEEDS, strict=True):
-        model = StepTimeModel(overhead_seconds=0.0, seconds_per_sample=1 / speed)
-        watched.curves[worker].recall(model, SHARE)
-        watched.watch.recall(worker, watched.curves[worker].copy(), SHARE)
+    recall(watched)
     (said,) = watched.run(30, slower(2, compute=2.0))
     assert said.startswith("slow:0 is slow")
 
