@@ -16,7 +16,7 @@ from hetero_hvd.core.cost.meters import interval_samples
 from hetero_hvd.core.cost.placement import ShareTime
 from hetero_hvd.core.cost.presence import Stay, stays_of
 from hetero_hvd.core.cost.training import Point, Target, Trained, trained_of
-from hetero_hvd.messages import OWN_PHASES, WorkerId, WorkersJoined
+from hetero_hvd.messages import OWN_PHASES, StragglerReported, WorkerId, WorkersJoined
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.records.rollup import INTERVAL_SECONDS
 
@@ -290,9 +290,18 @@ def _unmeasured(energy: Sequence[NodeEnergy]) -> list[str]:
 
 
 def share_times(record: Record) -> tuple[WorkersJoined | None, dict[WorkerId, list[ShareTime]]]:
-    """The newest membership, and what its members have needed for their shares."""
+    """The newest membership, and what its members have needed for their shares.
+
+    Of a worker that was slow, only since then, or since it is: its share has changed because its
+    speed has, so that a curve through both would say that its time does not depend on its share.
+    """
     joined = _newest_members(record)
     found: dict[WorkerId, list[ShareTime]] = defaultdict(list)
+    changed = {
+        event.worker: event.since_step
+        for _, event in record.events
+        if isinstance(event, StragglerReported)
+    }
     members = {str(worker): worker for worker in (joined.workers if joined else ())}
     for row in record.rollups:
         worker = members.get(row["worker"])
@@ -300,6 +309,8 @@ def share_times(record: Record) -> tuple[WorkersJoined | None, dict[WorkerId, li
         if worker is None or None in own or not row["num_steps"] or not row["samples"]:
             continue
         steps = row["num_steps"]
+        if row["last_step"] - steps + 1 < changed.get(worker, 0):
+            continue
         found[worker].append(
             ShareTime(share=row["samples"] / steps, busy_seconds=sum(own) / steps, num_steps=steps)
         )

@@ -10,13 +10,13 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch import declined
-from hetero_hvd.messages import PlacementTried, TrialReported
+from hetero_hvd.messages import PlacementTried, RunEnded, StragglerReported, TrialReported
 from hetero_hvd.run.recordings.frames import FILE
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.placements import keep_trial
 from hetero_hvd.run.reports.costs import share_times
 
-from .test_costs import day, record, timed
+from .test_costs import ALPHA, GAMMA, day, record, timed, timing
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +209,50 @@ def test_what_a_trial_has_measured_takes_the_place_of_what_curves_say(
     assert ("measured by the trial of earlier" in said) == is_told
     assert ("leave " in said) == is_told
     assert "alpha: 120 samples/s (118.8 to 121.2) over 60 steps in 3 rounds" in said or not is_told
+
+
+def verdict(worker, since_step, *, is_slow):
+    """What is told of a worker's speed."""
+    return StragglerReported(
+        step=since_step + 5,
+        worker=worker,
+        is_slow=is_slow,
+        speed_ratio=0.5 if is_slow else 1.0,
+        cause="compute" if is_slow else None,
+        since_step=since_step,
+    )
+
+
+CHANGES = {  # what was told of whom, and the shares of gamma whose times count
+    "nobody": ([], {20, 10}),
+    "another one": ([(ALPHA, 50, True)], {20, 10}),
+    "it became slow": ([(GAMMA, 100, True)], {10}),
+    "it became slow and is well again": ([(GAMMA, 100, True), (GAMMA, 150, False)], {20}),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_worker_whose_speed_has_changed_is_measured_since_then(tmp_path, capsys, case):
+    """It had less when it was slow, in the same time: no time seems to depend on the share."""
+    told_of, shares = CHANGES[case]
+    until = 200 if shares == {10} else 150
+    events = [(at, event) for at, event in day({"alpha": 1.0, "gamma": 1.0}) if at < 1.0]
+    for number in range(20):
+        is_slow = 100 <= 10 * number < until
+        rows = (
+            (timing(90, 0.09), timing(10, 0.09))
+            if is_slow
+            else (timing(80, 0.08), timing(20, 0.09))
+        )
+        events.append((1.0 + number / 20, timed(10 * number + 9, 1.0, rows=rows)))
+    for worker, since_step, is_slow in told_of:
+        events.append((1.0 + since_step / 200 + 0.01, verdict(worker, since_step, is_slow=is_slow)))
+    events.append((2.0, RunEnded(exit_code=0, reason="done")))
+    run = record(tmp_path / "run", sorted(events, key=lambda pair: pair[0]))
+    _, times = share_times(read_run(run))
+    assert {round(time.share) for time in times[GAMMA]} == shares
+    said = told(capsys, run)
+    assert ("leave alpha out" in said) == (case in ("nobody", "another one"))
 
 
 def test_one_that_has_no_place_is_not_said_to_be_declined(tmp_path, monkeypatch, capsys):
