@@ -89,6 +89,12 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
         return float(sum(_own_seconds(self)))
 
     @property
+    def samples_per_busy_second(self) -> float:
+        """Speed of its own, without any wait; NaN: it had no samples, or was not measured."""
+        is_known = self.local_batch_size > 0 and self.busy_seconds > 0
+        return self.local_batch_size / self.busy_seconds if is_known else math.nan
+
+    @property
     def own_seconds(self) -> float:
         """The same with what its script does between steps: what the others may wait for."""
         return self.busy_seconds + self.other_seconds

@@ -32,6 +32,7 @@ from hetero_hvd.core.step_table import (
 from hetero_hvd.messages import (
     Finding,
     RunEnded,
+    RunStarted,
     Sharing,
     SourcesRead,
     StallReported,
@@ -86,6 +87,8 @@ class Diagnoser:
     def observe(self, event: Observed) -> None:
         """Take in an event; those that tell nothing about speed are ignored."""
         match event:
+            case RunStarted():
+                self._started()
             case WorkersJoined():
                 self._joined(event)
             case StepTable():
@@ -207,6 +210,14 @@ class Diagnoser:
             self._tables.popleft()
             self._steps.popleft()
         self._num_of_plan = min(self._num_of_plan, len(steps))
+
+    def _started(self) -> None:
+        """What was so in one start of a run says nothing of the next one."""
+        self._is_over = False
+        self._stall = None
+        for episode in self._episodes:
+            if episode.until_step is None:
+                self._end(episode, self.step + 1)
 
     def _joined(self, event: WorkersJoined) -> None:
         self._sharing = event.sharing

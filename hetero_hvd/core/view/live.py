@@ -329,5 +329,4 @@ def _measure(view: WorkerView, row: StepTiming) -> None:
     view.step_seconds = finite(row.step_seconds)
     view.overlapped_comm_seconds = finite(row.overlapped_comm_seconds)
     view.memory_bytes = finite(row.memory_bytes)
-    busy = row.busy_seconds
-    view.samples_per_second = row.local_batch_size / busy if busy > 0 else None
+    view.samples_per_second = finite(row.samples_per_busy_second)

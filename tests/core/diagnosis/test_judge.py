@@ -8,8 +8,11 @@ import pytest
 from hetero_hvd.core.diagnosis.judge import RECENT_EXCHANGES, Diagnoser
 from hetero_hvd.core.step_table import StepTables, with_tables
 from hetero_hvd.messages import (
+    RunEnded,
+    RunStarted,
     SourceRead,
     SourcesRead,
+    StallReported,
     StepsTimed,
     StragglerReported,
     WorkersJoined,
@@ -143,6 +146,21 @@ def test_what_a_straggler_cost_before_it_was_told_of_counts(run, case):
     cost = 0.09 * 10 * sum(number for share, number in shares if share)
     assert found.evidence["cost_seconds"] == pytest.approx(cost)
     assert words in found.words
+
+
+def test_what_was_so_in_one_start_of_a_run_is_past_in_the_next(run):
+    """A straggler, a stall; the run was resumed, perhaps on other machines."""
+    run.exchanges(3, row(), row())
+    run.report()
+    run.judge.observe(StallReported(step=20, is_stalled=True, seconds=9.0))
+    run.judge.observe(RunEnded(exit_code=1, reason="killed"))
+    assert [found.kind for found in run.judge.findings()][:2] == ["stall", "straggler"]
+    run.judge.observe(RunStarted(run_id="x", command=(), nodes=(), settings={}))
+    run.join(ALPHA, BETA)
+    run.exchanges(3, row(), row())
+    assert next(found.kind for found in run.judge.findings() if not found.is_past) == "compute"
+    (past,) = [found for found in run.judge.findings() if found.is_past]
+    assert past.words.startswith("alpha:0 was slow")
 
 
 def test_a_straggler_that_leaves_is_past(run):

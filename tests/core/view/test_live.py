@@ -87,6 +87,13 @@ def test_nothing_is_said_before_anything_is_measured():
     assert view_of(idle, idle).verdict == state.verdict
 
 
+def test_a_worker_without_samples_has_no_speed():
+    """It is not known, and not zero."""
+    state = view_of(timing(20, 0.09), timing(0, 0.0))
+    assert [worker.speed_ratio for worker in state.workers] == [1.0, None]
+    assert [worker.samples_per_second for worker in state.workers][1] is None
+
+
 def test_the_slowest_worker_is_named_with_its_phase():
     """Uniform shares on unequal machines: who, how slow, where its time goes, what is left."""
     state = view_of(timing(10, 0.09, comm=0.3), timing(10, 0.39))

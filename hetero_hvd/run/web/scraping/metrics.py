@@ -38,7 +38,6 @@ from hetero_hvd.messages import (
     SetAsideReported,
     SourcesRead,
     StallReported,
-    StepTiming,
     StragglerReported,
     WorkerId,
     WorkerQuarantined,
@@ -274,7 +273,7 @@ class Metrics:
         self._workers(table)
 
     def _workers(self, table: StepTable) -> None:
-        speeds = {worker: _speed(row) for worker, row in table.measured.items()}
+        speeds = {worker: row.samples_per_busy_second for worker, row in table.measured.items()}
         fastest = max((s for s in speeds.values() if math.isfinite(s)), default=math.nan)
         for worker, row in table.measured.items():
             values = {
@@ -359,8 +358,3 @@ def _is_out_of_memory(event: OutOfMemory | Crashed) -> bool:
 
 def _known(seconds: float) -> float:
     return seconds if math.isfinite(seconds) else -math.inf
-
-
-def _speed(row: StepTiming) -> float:
-    busy_seconds = row.busy_seconds
-    return row.local_batch_size / busy_seconds if busy_seconds > 0 else math.nan
