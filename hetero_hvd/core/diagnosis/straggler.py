@@ -50,8 +50,9 @@ LARGE_RATIO = 0.5
 """Spells are large if a worker has less than this part of its own speed from the first of them on,
 even without the worst row."""
 
-NOISE_SECONDS = 0.005
-"""What a busy operating system costs a step now and then is no straggler's doing."""
+NOISE_SECONDS, NOISE_RATIO = 0.005, 0.3
+"""What a busy operating system costs a step now and then is no straggler's doing: so much, but of a
+short step no more than this part."""
 
 USUAL_RATIO = 1.25
 """A worker that needs less than so many times the usual processor time is not slow itself."""
@@ -114,7 +115,7 @@ class _Watched:
         if not math.isfinite(expected_busy):
             return None
         expected = expected_busy + self.usual.of("script", row, default=row.other_seconds)
-        is_well = own - expected <= NOISE_SECONDS
+        is_well = own - expected <= min(NOISE_SECONDS, NOISE_RATIO * expected)
         ratio = max(1.0, expected / own) if is_well else expected / own
         granted = self._granted_ratio(row, expected)
         if is_held_back := math.isfinite(granted):

@@ -220,6 +220,19 @@ def test_a_membership_that_keeps_a_slow_worker_changes_nothing(watched):
     assert watched.run(30, slower(2, compute=3.0)) == []
 
 
+@pytest.mark.parametrize("share", [1, 2, 4, 50])
+def test_a_worker_of_short_steps_is_slow_as_long_as_it_is(watched, share):
+    """With half of its share it takes as long as before: that does not make it well."""
+    before, after = (share, 2 * share, share), (2 * share, share, share)
+    watched.run(40, shares=before)
+    watched.run(10, slower(1, compute=2.0), shares=before)
+    watched.run(60, slower(1, compute=2.0), shares=after)
+    (report,) = watched.reports
+    assert (str(report.worker), report.is_slow) == ("middle:0", True)
+    watched.run(20, shares=before)
+    assert [report.is_slow for report in watched.reports] == [True, False]
+
+
 def test_what_slows_all_alike_is_nobodys_fault(watched):
     """Everybody at 0.7 of the best speed: no verdict."""
     watched.run(20)
