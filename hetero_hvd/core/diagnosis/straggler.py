@@ -209,7 +209,8 @@ class _Watched:
         """That it is slow, how slow and why."""
         causes = self.causes()
         self.told = (tuple(causes), ratio)
-        self.num_told_rows = 0
+        self.state = "slow"
+        self.num_told_rows = self.num_rows_well = 0
         return StragglerReported(
             step=step,
             worker=worker,
@@ -293,6 +294,10 @@ class _Watched:
             return False
         return median(self.last(VERDICT_ROWS)) >= HEALTHY_RATIO
 
+    def is_much_worse(self, ratio: float) -> bool:
+        """Whether this is worth another word beside the speed that was told."""
+        return ratio < (1 - CHANGED_RATIO) * self.told[1]
+
     def has_changed(self) -> bool:
         """Whether, for a whole window, cause or speed are other than what was told."""
         if self.num_told_rows < VERDICT_ROWS:
@@ -305,7 +310,7 @@ class _Watched:
             return False  # not as slow as to be named
         if told and not self.causes():
             return False  # what was told is more than what is known now, as while shares move
-        is_worse = max(recent) < (1 - CHANGED_RATIO) * ratio
+        is_worse = self.is_much_worse(max(recent))
         is_better = min(recent) > (1 + CHANGED_RATIO) * ratio
         return is_worse or is_better or bool(self._lasting_causes() - set(told))
 
@@ -376,7 +381,7 @@ class StragglerWatch:
     def _judge(self, worker: WorkerId, step: int) -> StragglerReported | None:
         watched = self._watched[worker]
         if watched.state != "slow" and (ratio := watched.found_slow()) is not None:
-            return self._tell_slow(worker, step, ratio)
+            return watched.tell(worker, step, ratio)
         if watched.state != "healthy" and watched.is_well_again():
             watched.state = "healthy"
             return _well(worker, step, median(watched.last(VERDICT_ROWS)))
@@ -388,15 +393,11 @@ class StragglerWatch:
         """A worker that is left without samples, which the last batch of an epoch does, too."""
         watched = self._watched[worker]
         watched.num_idle_rows += 1
-        if watched.state != "healthy" or watched.num_idle_rows != IDLE_ROWS:
+        if watched.state == "incomplete" or watched.num_idle_rows != IDLE_ROWS:
             return None
         ratio = watched.found_slow_at_last()
-        return None if ratio is None else self._tell_slow(worker, step, ratio)
-
-    def _tell_slow(self, worker: WorkerId, step: int, ratio: float) -> StragglerReported:
-        watched = self._watched[worker]
-        watched.state = "slow"
-        watched.num_rows_well = 0
+        if ratio is None or (watched.state == "slow" and not watched.is_much_worse(ratio)):
+            return None
         return watched.tell(worker, step, ratio)
 
     def _incomplete(self, worker: WorkerId, row: StepTiming, step: int) -> StragglerReported | None:

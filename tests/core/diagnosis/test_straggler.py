@@ -174,6 +174,21 @@ def test_how_much_must_be_known_of_a_worker_that_loses_all_samples(
     assert [str(report.worker) for report in watched.reports] == ["slow:0"] * is_known
 
 
+@pytest.mark.parametrize(("longer", "is_told"), [(2.5, False), (3.0, False), (20.0, True)])
+def test_the_last_word_of_a_worker_that_loses_its_samples_is_how_slow_it_is(
+    watched, longer, is_told
+):
+    """It was told of, and has become far slower in its last steps."""
+    watched.run(20)
+    watched.run(12, slower(2, compute=2.5))
+    watched.run(4, slower(2, compute=longer))
+    watched.run(5, shares=(SHARE, SHARE, 0))
+    assert len(watched.reports) == 1 + is_told
+    assert watched.reports[-1].speed_ratio == pytest.approx(
+        1 / (longer if is_told else 2.5), rel=0.1
+    )
+
+
 RETURNS = {  # how many times as long its steps take when it has samples again, and when it is well
     "well": ([1.0] * 6, 3),
     "not quite well": ([1.15] * 20, None),
