@@ -59,6 +59,7 @@ class Calibration:
         self._batch = batch
         self._undivided = undivided
         self._last: PassTiming | None = None
+        self._is_told = False
 
     def measure(self, num_samples: int) -> tuple[PassTiming, ...]:
         """Compute so many samples of the part, or as many as it has and as are done in time.
@@ -67,20 +68,27 @@ class Calibration:
             How many it were, and in how many seconds; nothing where they cannot be computed, for
             lack of memory or because the loss function does not take so few, or were not in time.
         """
-        earlier, has_failed = self._last, False
+        earlier, failure = self._last, ""
         before = randomness()
         try:
             self._grow(self._whole(num_samples), time.perf_counter() + LIMIT_SECONDS)
         except Exception as error:  # noqa: BLE001 - what is wrong with the script the step will show
-            logger.info("this worker has not measured itself: %s", first_line(error))
-            has_failed = True
+            failure = first_line(error)
         finally:
             self._step.forget_trial()
             restore_randomness(before)
-        if has_failed:  # only here are the frames gone that held the tensors
+        if failure:  # only here are the frames gone that held the tensors
             free_memory()
+            self._tell(failure)
         found = self._last
         return () if found is None or found is earlier else (found,)
+
+    def _tell(self, failure: str) -> None:
+        """Say it once to people, if nothing at all could be measured."""
+        is_news = self._last is None and not self._is_told
+        self._is_told = self._is_told or is_news
+        level = logging.WARNING if is_news else logging.INFO
+        logger.log(level, "could not measure itself before its first step: %s", failure)
 
     def _grow(self, most: int, ends_at: float) -> None:
         """A pass of so many samples, after a first one that loads libraries and fills caches."""

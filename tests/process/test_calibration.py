@@ -31,6 +31,14 @@ MEASURED = {
 """Samples of each worker, in each of the two measurements."""
 
 
+TOLD = {
+    "passes of few samples fail": "before its first step: 2 samples are too few",
+    "micro-batches": "before its first step: Expected more than 1 value per channel",
+}
+"""Why nothing could be measured at first, which is said once. Three samples in micro-batches of two
+leave one alone, which no batch norm takes."""
+
+
 def runs_of(way):
     """Name to the settings of a run: that with measurements; that with the last plan alone."""
     changes, outcome = WAYS[way]
@@ -63,6 +71,9 @@ def test_training_is_what_it_would_be_with_the_last_plan_alone(ranks, way):
         assert asked == MEASURED.get(way, asked)
         assert any(map(any, asked)) == bool(found[0]["seconds"])
         assert min(found[0]["seconds"], default=1) > 0
+    for each in found:
+        assert len(each["told"]) == (way in TOLD)
+        assert all(TOLD[way] in words for words in each["told"])
     if way == "equal micro-batches":
         assert {size for each in found for size in each["passes"]} == {2}
     if outcome == 2:

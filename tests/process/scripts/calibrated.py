@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 
@@ -12,6 +13,7 @@ from scripted import ScriptedPlanner, arguments, report
 from torch import nn
 
 import hetero_hvd
+from hetero_hvd.worker import calibration
 from hetero_hvd.worker.session.worker_context import init
 
 
@@ -110,9 +112,22 @@ class Run:
         self.trainer.step(self.loss, x, y)
 
 
+class Warnings(logging.Handler):
+    """What people are told of the measurements."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.words = []
+
+    def emit(self, record):
+        """Keep it."""
+        self.words.append(record.getMessage())
+
+
 def train(given):
     """One run."""
-    run = Run(given)
+    run, told = Run(given), Warnings()
+    calibration.logger.addHandler(told)
     sizes, losses = [], []
     for _ in run.trainer.epochs(2):
         for x, y in run.trainer.batches():
@@ -121,7 +136,9 @@ def train(given):
             losses.append(run.trainer.loss)
     drawn = [random.random(), float(np.random.rand()), float(torch.rand(()))]  # noqa: NPY002, S311
     answers = run.planner.answers
+    calibration.logger.removeHandler(told)
     return {
+        "told": told.words,
         "losses": losses,
         "drawn": drawn,
         "sizes": sizes,
