@@ -237,7 +237,7 @@ class LiveView:
                 view = self._worker(event.worker)
                 view.state = "starting"
                 view.restarts = event.num_restarts
-                view.slow_since_step = view.slow_cause = view.expected_speed_ratio = None
+                _forget_that_it_is_slow(view)
             case Ready() if self._worker(event.worker).state != "training":
                 self._worker(event.worker).state = "ready"
             case Finished():
@@ -264,7 +264,10 @@ class LiveView:
 
     def _joined(self, event: WorkersJoined) -> None:
         self._state.state = "training"
+        members = set(map(str, event.workers))
         for view in self._workers.values():
+            if view.name not in members:
+                _forget_that_it_is_slow(view)
             if view.state == "training":
                 view.state = "ready"
             view.share = view.lateness_seconds = None  # until the plan of these members
@@ -321,6 +324,10 @@ def in_order(findings: Sequence[Finding]) -> list[Finding]:
         return order.index(found.kind) if found.kind in order else len(order)
 
     return sorted(shown, key=place)
+
+
+def _forget_that_it_is_slow(view: WorkerView) -> None:
+    view.slow_since_step = view.slow_cause = view.expected_speed_ratio = None
 
 
 def _measure(view: WorkerView, row: StepTiming) -> None:

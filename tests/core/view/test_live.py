@@ -49,18 +49,22 @@ def timing(samples, backward, *, comm=0.0, num_steps=4, data_wait=0.0):
     )
 
 
+def joined_by(*workers, rendezvous_id=1):
+    """A membership."""
+    return WorkersJoined(
+        rendezvous_id=rendezvous_id,
+        workers=workers,
+        applied_steps=0,
+        global_batch_size=20,
+        capacities=(-1,) * len(workers),
+        prefetch_steps=0,
+    )
+
+
 def view_of(*rows, events=()):
     """The state after an exchange of two workers, and some more events."""
     started = RunStarted(run_id="demo", command=("x",), nodes=("alpha",), settings={})
-    joined = WorkersJoined(
-        rendezvous_id=1,
-        workers=(ALPHA, GAMMA),
-        applied_steps=0,
-        global_batch_size=20,
-        capacities=(-1, -1),
-        prefetch_steps=0,
-    )
-    history = [(0.0, started), (1.0, joined)]
+    history = [(0.0, started), (1.0, joined_by(ALPHA, GAMMA))]
     for step in (9, 19) if rows else ():  # the first of a membership contains its start
         timed = StepsTimed(
             rendezvous_id=1, step=step, epoch=0, loss=1.5, timings=rows, exchange_seconds=0.0
@@ -130,6 +134,16 @@ def test_a_straggler_comes_first_and_goes_when_it_is_well():
         )
     )
     assert "alpha:0 was slow from" in view_of(*rows, events=(slow, well)).verdict[0]
+
+
+def test_a_straggler_that_leaves_is_not_marked_when_it_comes_back():
+    """It is judged anew then; until that nobody knows how fast it is."""
+    slow = StragglerReported(step=40, worker=ALPHA, is_slow=True, speed_ratio=0.5, cause="input")
+    left = joined_by(GAMMA, rendezvous_id=2)
+    back = joined_by(ALPHA, GAMMA, rendezvous_id=3)
+    for events, marked in (((slow,), 40), ((slow, back), 40), ((slow, left), None)):
+        state = view_of(timing(10, 0.09), timing(10, 0.09), events=(*events, back))
+        assert state.workers[0].slow_since_step == marked
 
 
 def test_the_view_is_bounded_and_plain_json():
