@@ -100,7 +100,7 @@ def install(path: str, fingerprint: str, num_files: int, imports: list[str]) -> 
     signal.alarm(0)  # the driver has answered; what is done here may take its time
     link = Path(path).absolute()
     for folder in _left_over(link):
-        shutil.rmtree(folder)
+        _remove(folder)
     folder = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=link.parent))
     try:
         folder.chmod(0o755)
@@ -114,9 +114,24 @@ def install(path: str, fingerprint: str, num_files: int, imports: list[str]) -> 
         fresh.symlink_to(folder.name)
         fresh.replace(link)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            _remove(folder)
         raise
     return str(link / "bin" / "python")
+
+
+def _remove(folder: Path) -> None:
+    """Take a folder of ours away, its mark last: if this is interrupted it is still known as ours.
+
+    Raises:
+        OSError: Something of it cannot be removed.
+    """
+    for each in folder.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each.name != MARK:
+            each.unlink()
+    shutil.rmtree(folder)
 
 
 def _left_over(link: Path) -> list[Path]:
@@ -125,8 +140,13 @@ def _left_over(link: Path) -> list[Path]:
     return [
         folder
         for folder in link.parent.glob(pattern)
-        if (folder / MARK).exists() and not folder.is_symlink() and not _is_same(folder, link)
+        if _may_be_removed(folder) and not folder.is_symlink() and not _is_same(folder, link)
     ]
+
+
+def _may_be_removed(folder: Path) -> bool:
+    """Whether it has our mark, or nothing: one that was made is empty until it is marked."""
+    return folder.is_dir() and ((folder / MARK).exists() or not any(folder.iterdir()))
 
 
 def _is_same(folder: Path, link: Path) -> bool:

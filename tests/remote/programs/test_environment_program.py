@@ -3,8 +3,10 @@
 import fcntl
 import io
 import json
+import os
 import sys
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -47,6 +49,36 @@ def test_an_installation_that_breaks_leaves_what_others_use(tmp_path, monkeypatc
         install(str(tmp_path / way / "env"), "g", 1, [])
     assert sorted(folder.iterdir()) == sorted([in_use, other, folder / "env", folder / "env-gpu"])
     assert not older.exists()
+
+
+@pytest.mark.parametrize("num_done", [None, 0, 1, 2, 3])
+def test_what_an_ended_process_leaves_goes_with_the_next_installation(
+    tmp_path, monkeypatch, num_done
+):
+    """It was ended while it took its folder away, after so many removals, or before its mark."""
+    removed, known = [], os.unlink
+
+    def unlink(name, *more, **named):
+        if len(removed) == num_done:
+            raise KeyboardInterrupt
+        removed.append(name)
+        known(name, *more, **named)
+
+    if num_done is None:
+        (tmp_path / "env-b2345678").mkdir()
+    else:
+        made = make(tmp_path, "env-b2345678", is_linked=False)
+        (made / "pyvenv.cfg").touch()
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(os, "unlink", unlink)
+            environment_program._remove(made)
+    theirs = tmp_path / "env-c2345678"  # of somebody else, by chance
+    theirs.mkdir()
+    (theirs / "file").touch()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO()))
+    with pytest.raises(Exception, match="empty file"):
+        install(str(tmp_path / "env"), "g", 1, [])
+    assert list(tmp_path.iterdir()) == [theirs]
 
 
 def test_an_environment_without_its_python_is_none(tmp_path):
