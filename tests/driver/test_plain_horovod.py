@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.messages import Judged, Recovered, WorkersJoined
+from hetero_hvd.messages import Judged, Recovered, WorkersJoined, WorkerStarted
 from hetero_hvd.run.records.reader import read_record
 from tests.driver.conftest import write_nodes
 
@@ -96,7 +96,8 @@ def test_every_ending(start_job, name):
     assert found == code, said
     assert re.search(reason, job.summary()["reason"]), said
     assert all((job.folder / f"mark-{node}-0").exists() for node in endings)
-    assert "restart" not in said
+    events = [event for _, event in read_record(job.folder / "out").events]
+    assert sum(isinstance(event, WorkerStarted) for event in events) == 2
     assert said.count("Traceback") == (name == "an error on all")
     if not code:
         assert not re.search(ALARM, said), said
