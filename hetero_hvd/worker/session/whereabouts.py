@@ -27,6 +27,10 @@ OPERATIONS = {
 """Function of this package to what the script calls it; the innermost one counts."""
 
 
+DEEPEST = 16
+"""A thread that waits is in the door so many calls from its innermost one at most."""
+
+
 def waits_in(thread: int) -> tuple[str, str]:
     """What a thread waits in together with the other workers, and where the script called it.
 
@@ -37,8 +41,10 @@ def waits_in(thread: int) -> tuple[str, str]:
         The operation, and `script.py:41`; two empty texts if it does not wait for others.
     """
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - its name in the library's manual
-    is_waiting, operation = False, ""
-    while frame is not None:
+    is_waiting, operation, depth = False, "", 0
+    # The stack of a thread that is not waiting changes meanwhile: what comes then may be no frame.
+    while isinstance(frame, FrameType) and (is_waiting or depth < DEEPEST):
+        depth += 1
         code = frame.f_code
         is_waiting = is_waiting or (code.co_filename == DOOR and code.co_name == "wait")
         if is_waiting and code.co_filename.startswith(PACKAGE):

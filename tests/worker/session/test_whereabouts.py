@@ -1,11 +1,14 @@
 """What a thread waits in is read from its stack, and all who wait for each other say the same."""
 
+import importlib.util
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from hetero_hvd.refusal import PACKAGE
+from hetero_hvd.worker.session import whereabouts
 from hetero_hvd.worker.session.whereabouts import OPERATIONS, waits_in
 
 DOOR = "comm/horovod.py HorovodCollective.wait"
@@ -112,6 +115,41 @@ def test_all_who_wait_for_each_other_are_in_the_same_operation(name):
         operation, place = _settled(thread)
         assert operation == expected
         assert place.startswith(Path(__file__).name) == bool(expected)
+    finally:
+        may_go.set()
+        thread.join()
+
+
+class Odd:
+    """What a changing stack may hand out: no frame, or a link to something that is none."""
+
+    f_code = (lambda: None).__code__
+    f_back = None
+
+
+@pytest.mark.parametrize("found", [None, Odd(), object()])
+def test_what_is_no_frame_is_nowhere(monkeypatch, found):
+    """The heart goes on beating."""
+    monkeypatch.setattr(whereabouts.sys, "_current_frames", lambda: {7: found})
+    assert waits_in(7) == ("", "")
+
+
+def test_a_stack_that_changes_all_the_time_can_be_read():
+    """By a thread that asks again and again, while another one imports and calls."""
+    may_go = threading.Event()
+
+    def busy(depth=0):
+        while not may_go.is_set():
+            importlib.util.find_spec("colorsys")
+            if depth < 30:
+                busy(depth + 1)
+
+    thread = threading.Thread(target=busy, daemon=True)
+    thread.start()
+    try:
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            assert waits_in(thread.ident) == ("", "")
     finally:
         may_go.set()
         thread.join()
