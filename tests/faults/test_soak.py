@@ -21,7 +21,7 @@ def test_five_kills_and_five_joins(start):
     job = start(*faults, epochs=150, num_workers=3, patient_from=1, settings=settings)
     assert job.wait(240) == 0, job.console
     assert_exact(job, epochs=150, workers=names)
-    assert job.console.count("was ended by SIGKILL") == KILLS
+    assert job.console.count("was ended by SIGKILL; the job") == KILLS
     assert job.console.count(": restart 1 in 1 s") + job.console.count(": restart 2 in") == KILLS
     numbers = {line[1] for line in job.trace()}
     assert numbers == set(range(1, 150 * 4 + 1))

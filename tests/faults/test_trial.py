@@ -83,9 +83,9 @@ def speed(rows):
 
 
 def steps(job):
-    """The rows of a running job's trace, in order."""
-    (file,) = job.folder.glob("trace-alpha-0.*.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()[:-1]]
+    """The rows of a running job's trace, in order; the worker may have been left out by a trial."""
+    texts = [file.read_text() for file in job.folder.glob("trace-alpha-0.*.jsonl")]
+    return sorted(json.loads(line) for text in texts for line in text.splitlines()[:-1])
 
 
 def steps_together(job, num_workers):
