@@ -96,6 +96,7 @@ def test_every_ending(start_job, name):
     assert found == code, said
     assert re.search(reason, job.summary()["reason"]), said
     assert all((job.folder / f"mark-{node}-0").exists() for node in endings)
+    assert not re.search(r"restart \d+ in", said)
     events = [event for _, event in read_record(job.folder / "out").events]
     assert sum(isinstance(event, WorkerStarted) for event in events) == 2
     assert said.count("Traceback") == (name == "an error on all")
