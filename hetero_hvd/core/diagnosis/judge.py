@@ -215,17 +215,16 @@ class Diagnoser:
         """What was so in one start of a run says nothing of the next one."""
         self._is_over = False
         self._stall = None
-        for episode in self._episodes:
-            if episode.until_step is None:
-                self._end(episode, self.step + 1)
+        for episode in self._lasting():
+            self._end(episode, self.step + 1)
 
     def _joined(self, event: WorkersJoined) -> None:
         self._sharing = event.sharing
         self._undivided = max(1, event.undivided)
         self._forget()
         self._of_membership.clear()
-        for episode in self._episodes:
-            if episode.until_step is None and episode.worker not in event.workers:
+        for episode in self._lasting():
+            if episode.worker not in event.workers:
                 self._end(episode, event.applied_steps)
 
     def _forget(self) -> None:
@@ -256,13 +255,12 @@ class Diagnoser:
         found = _bound_of(table.measured)
         kind = found.kind if found.is_complete else None
         self._spells.observe(table.step - table.num_steps + 1, kind, table.step_seconds)
-        for episode in self._episodes:
-            if episode.until_step is None:
-                self._charge(episode, since_step=table.step)
+        for episode in self._lasting():
+            self._charge(episode, since_step=table.step)
 
     def _reported(self, event: StragglerReported) -> None:
         self._has_report = True
-        now = [e for e in self._episodes if e.worker == event.worker and e.until_step is None]
+        now = [episode for episode in self._lasting() if episode.worker == event.worker]
         since = event.since_step if event.since_step >= 0 else event.step
         if not event.is_slow or not math.isfinite(event.speed_ratio):
             for episode in now:
@@ -319,6 +317,10 @@ class Diagnoser:
         episode.cost_seconds_per_step = cost
         step = max((row.step_seconds for row in rows.values()), default=0.0)
         episode.gain_ratio = cost / (step - cost) if 0 < cost < step else None
+
+    def _lasting(self) -> list[Episode]:
+        """Those that are not over."""
+        return [episode for episode in self._episodes if episode.until_step is None]
 
     def _end(self, episode: Episode, step: int) -> None:
         episode.until_step = step
