@@ -6,22 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.messages import BatchPlan, StragglerReported
+from hetero_hvd.messages import BatchPlan, StragglerReported, WorkersJoined
 from hetero_hvd.run.records.reader import read_record
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(150)]
 
 SCRIPT = Path(__file__).with_name("uneven.py")
 BATCH = 48
+MOST_STEPS_UNTIL_NAMED = 10
+"""Its first ten steps with the others are exchanged one by one."""
 
 
-def run(start_job, seconds, **more):
+def run(start_job, seconds, *, max_restarts=0, **more):
     """A job of these workers; gives its folder, its events and what each worker has proved."""
     words = {"batch": BATCH, "seconds": seconds, **more}
     job = start_job(
         names=tuple(worker.split(":")[0] for worker in seconds),
         command=(str(SCRIPT), json.dumps(words)),
-        max_restarts=0,
+        max_restarts=max_restarts,
         checkpoint_seconds=0,
     )
     code, said = job.wait(100), "\n".join(job.output)
@@ -92,3 +94,21 @@ def test_who_has_become_slow_is_named_and_its_curve_is_not_kept(start_job, case)
     # On a loaded machine the other one may have become slow, too.
     kept = {worker for worker in seconds if worker.partition(":")[0] in curves}
     assert kept == seconds.keys() - slow
+
+
+def test_who_is_killed_while_it_is_slow_and_comes_back_slow_is_named_again(start_job):
+    """It was known how much its steps vary: that takes some exchanges, not sixteen."""
+    seconds = {"alpha:0": (0.001, 1), "beta:0": (0.001, 1)}
+    faults = {"slower": {"beta:0": (100, 4.0)}, "dies": {"beta:0": 140}}
+    job, events, _ = run(start_job, seconds, samples=60 * BATCH, epochs=9, max_restarts=1, **faults)
+    assert (job.folder / "has-died-beta-0").exists(), "the fault did not happen"
+    (*_, back) = [event for event in events if isinstance(event, WorkersJoined)]
+    assert {str(worker) for worker in back.workers} == seconds.keys()
+    reports = [e for e in events if isinstance(e, StragglerReported) and str(e.worker) == "beta:0"]
+    before, after = ([r for r in reports if (r.step >= back.applied_steps) == on] for on in (0, 1))
+    assert before[-1].is_slow, "it was not slow before it died"
+    assert after, "it was not named again"
+    assert after[0].is_slow
+    assert after[0].cause == "compute"
+    assert after[0].step - back.applied_steps < MOST_STEPS_UNTIL_NAMED
+    assert 1 / 8 < after[0].speed_ratio < 1 / 2

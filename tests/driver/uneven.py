@@ -5,6 +5,7 @@ Usage: uneven.py JSON, an object with
   seconds: worker to [seconds per sample, samples in a block]: a part of the batch takes as long as
     the whole blocks that contain it;
   slower: worker to [first step, factor]: from then on it takes so many times as long;
+  dies: worker to a step at which it kills itself, once;
   evaluate_every: steps between two evaluations in the midst of an epoch; 0 = none.
 The first parameters count how often each sample was used.
 """
@@ -12,6 +13,7 @@ The first parameters count how often each sample was used.
 import json
 import math
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hetero_hvd
 
 WORKER = os.environ["HETERO_HVD_WORKER"]
+HAS_DIED = Path(f"has-died-{WORKER.replace(':', '-')}")
 run = json.loads(sys.argv[1])
 samples, batch = run["samples"], run["batch"]
 per_sample, block = run["seconds"][WORKER]
@@ -45,7 +48,11 @@ means = []
 
 def loss(index):
     """Take as long as such a device does."""
-    slowdown = factor if trainer.applied_steps >= first_slow_step else 1.0
+    step = trainer.applied_steps
+    if step == run.get("dies", {}).get(WORKER) and not HAS_DIED.exists():
+        HAS_DIED.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    slowdown = factor if step >= first_slow_step else 1.0
     time.sleep(math.ceil(len(index) / block) * block * per_sample * slowdown)
     return -model.counts[index].mean()
 

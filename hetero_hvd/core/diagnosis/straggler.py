@@ -32,15 +32,14 @@ VERDICT_RATIO, HEALTHY_RATIO = 0.85, 0.95
 
 VERDICT_ROWS, NOW_ROWS = 8, 3
 FEWEST_ROWS = 16
-"""Before that only those are judged who were measured in an earlier job: too little is known of how
-much a worker's steps vary."""
+"""Before that only those are judged who were measured in an earlier job or before they left: too
+little is known of how much a worker's steps vary."""
 
 WINDOWS = (VERDICT_ROWS, 16, 32)
 """Rows whose median is judged; where steps vary much it takes more of them to be sure."""
 
 IDLE_ROWS = 2
-"""A worker without samples in so many rows in a row has lost them; in one, an epoch may have ended.
-"""
+"""A worker without samples in so many rows has lost them; in one, an epoch may have ended."""
 
 FEWEST_SPELLS, FEWEST_LARGE_SPELLS, QUIET_ROWS = 3, 2, 16
 """So many spells of bad rows in the longest window are no accident, nor are so many large ones;
@@ -99,7 +98,7 @@ class _Watched:
         self.well_step = self._last_step = -1
         self.told: tuple[tuple[Cause, ...], float] = ((), math.nan)
         self.num_told_rows = self.num_rows_well = self.num_idle_rows = 0
-        self.is_intermittent = self.is_away = False
+        self.is_intermittent = self.is_away = self.was_known = False
         self.state: Literal["healthy", "slow", "incomplete"] = "healthy"
 
     def measure(self, row: StepTiming, estimator: StepTimeEstimator | None) -> Loss | None:
@@ -171,9 +170,13 @@ class _Watched:
         self._last_step = step
 
     def come_back(self) -> None:
-        """It was no member for a time: what it was told of is over, and its next rows count."""
+        """It was no member for a time: what it was told of is over, and its next rows count.
+
+        If it was slow, what it shows at a new share is still not its best.
+        """
+        self.was_known = self.was_known or not self.has_too_few_rows
         self.rows.clear()
-        self.smooth = self.smooth_alone = 1.0
+        self.smooth = 1.0
         self.num_rows_well = self.num_idle_rows = 0
         self.is_intermittent = False
         self.state = "healthy"
@@ -183,7 +186,8 @@ class _Watched:
     @property
     def has_too_few_rows(self) -> bool:
         """Whether too little is known of how much its steps vary."""
-        return len(self.rows) < (NOW_ROWS if self.best.is_recalled else FEWEST_ROWS)
+        is_known = self.was_known or self.best.is_recalled
+        return len(self.rows) < (NOW_ROWS if is_known else FEWEST_ROWS)
 
     @property
     def was_well(self) -> bool:
@@ -231,8 +235,8 @@ class _Watched:
         Either the median of a window is bad, or bad rows come again and again and their cost is
         large. Rows whose lost time the kernel's account of a quota explains are no chance.
         """
-        if self.has_too_few_rows:
-            return None
+        if self.has_too_few_rows or (self.was_known and len(self.rows) < VERDICT_ROWS):
+            return None  # the first steps of a process may be slow, and only it has begun anew
         now = median(self.last(NOW_ROWS))
         latest = VERDICT_RATIO * math.exp(-self._chance(VERDICT_ROWS))
         for num_rows in WINDOWS:

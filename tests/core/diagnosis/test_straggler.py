@@ -211,19 +211,70 @@ def test_a_worker_that_has_samples_again_is_not_well_by_one_row(watched, how):
         assert bool(said) == (number == well_after), number
 
 
-@pytest.mark.parametrize("is_still_slow", [True, False])
-def test_a_worker_that_comes_back_is_judged_anew(watched, is_still_slow):
-    """It was slow, was no member for a time, and its trouble may be over, or not."""
+COMES_BACK = {  # well and slow rows before, times as long at first and then, row that names it
+    "as slow": (20, 12, [], 3.0, 8),
+    "slower": (20, 12, [], 20.0, 8),
+    "a little slow": (20, 12, [], 1.3, 8),
+    "as it should be": (20, 12, [], 1.0, None),
+    "with a slow first step": (20, 12, [10.0], 1.0, None),
+    "with slow first steps": (20, 12, [10.0] * 4, 1.0, None),
+    "slow after good steps": (20, 12, [1.0] * 3, 3.0, 8),
+    "slow, never told of": (20, 0, [], 3.0, 8),
+    "slow, hardly known": (8, 3, [], 3.0, 16),
+    "as it should be, hardly known": (8, 3, [], 1.0, None),
+}
+
+
+@pytest.mark.parametrize("how", COMES_BACK)
+@pytest.mark.parametrize("num_times", [1, 2])
+def test_a_worker_that_comes_back_is_judged_anew(watched, how, num_times):
+    """It was no member for a time, and its trouble may be over, or not.
+
+    It takes eight rows if it was a member long enough for it to be known how much its steps vary.
+    """
+    num_well, num_slow, at_first, longer, named_by = COMES_BACK[how]
+    watched.watch.begin(WORKERS)
+    watched.run(num_well)
+    watched.run(num_slow, slower(2, compute=3.0))
+    for _ in range(num_times):
+        watched.watch.begin(WORKERS[:2])
+        watched.watch.begin(WORKERS)
+    back, named = watched.step + 1, []
+    for number, factor in enumerate((at_first + [longer] * 30)[:30], 1):
+        if watched.run(1, slower(2, compute=factor)):
+            named.append(number)
+    assert named == [named_by] * (named_by is not None)
+    if named:
+        assert watched.reports[-1].since_step == back + at_first.count(1.0)
+
+
+@pytest.mark.parametrize("num_before", [0, 6])
+def test_a_slow_worker_that_comes_back_with_another_share_is_still_slow(watched, num_before):
+    """What it does there, where it was never well, is not what it can do."""
+    smaller = (SHARE, SHARE, SHARE // 2)
     watched.watch.begin(WORKERS)
     watched.run(20)
-    assert len(watched.run(12, slower(2, compute=3.0))) == 1
+    watched.run(12, slower(2, compute=4.0))
+    watched.run(num_before, slower(2, compute=4.0), shares=smaller)
     watched.watch.begin(WORKERS[:2])
     watched.watch.begin(WORKERS)
-    back = watched.step + 1
-    said = watched.run(30, slower(2, compute=3.0 if is_still_slow else 1.0))
-    assert len(said) == is_still_slow
-    if is_still_slow:
-        assert watched.reports[-1].since_step == back
+    watched.reports.clear()
+    watched.run(30, slower(2, compute=4.0), shares=smaller)
+    (report,) = watched.reports
+    assert report.speed_ratio == pytest.approx(1 / 4, rel=0.2)
+
+
+@pytest.mark.parametrize("num_rows", range(1, 6))
+def test_a_worker_that_comes_back_and_loses_all_samples_is_judged_by_three_rows(watched, num_rows):
+    """The balancer needs no eight rows to take all samples from it, and then none follow."""
+    watched.watch.begin(WORKERS)
+    watched.run(20)
+    watched.watch.begin(WORKERS[:2])
+    watched.watch.begin(WORKERS)
+    watched.run(num_rows, slower(2, compute=20.0))
+    assert watched.reports == []
+    watched.run(5, shares=(SHARE, SHARE, 0))
+    assert [str(report.worker) for report in watched.reports] == ["slow:0"] * (num_rows >= 3)
 
 
 def test_a_membership_that_keeps_a_slow_worker_changes_nothing(watched):
