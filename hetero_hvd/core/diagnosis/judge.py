@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import NamedTuple
 
 from hetero_hvd.core.diagnosis.data_sources import SourceWaits
 from hetero_hvd.core.diagnosis.findings import (
@@ -59,6 +60,13 @@ MAX_EPISODES = 20
 Rows = dict[WorkerId, StepTiming]
 
 
+class _Table(NamedTuple):
+    """What was measured in an exchange, and its last step."""
+
+    step: int
+    rows: Rows
+
+
 class Diagnoser:
     """A fold over a run's events; deterministic. Cost of an event: O(workers).
 
@@ -72,11 +80,9 @@ class Diagnoser:
         self._undivided = 1
         self._stall: StallReported | None = None
         self._sources = SourceWaits()
-        self._tables: deque[Rows] = deque(maxlen=WINDOW_EXCHANGES)
+        self._tables: deque[_Table] = deque(maxlen=WINDOW_EXCHANGES)  # of the membership
+        self._num_judged = self._num_of_plan = 0
         self._means_of: dict[int, Rows] = {}
-        self._steps: deque[int] = deque(maxlen=WINDOW_EXCHANGES)
-        self._of_membership: deque[tuple[int, Rows]] = deque(maxlen=WINDOW_EXCHANGES)
-        self._num_of_plan = 0
         self._spells = Spells(WINDOW_EXCHANGES)
         self._episodes: deque[Episode] = deque(maxlen=MAX_EPISODES)
         self._num_exchanges = self._looked_at = 0
@@ -171,11 +177,11 @@ class Diagnoser:
         lasting = self._seen_often(WINDOW_EXCHANGES, LASTING_LOOKS)
         sudden = self._seen_often(*SUDDEN_LOOKS)
         if recurring is not None:
-            self._keep([step for step in self._steps if step >= recurring.since_step])
+            self._judge_newest(len(self._newest(recurring.since_step)))
             sudden.discard("bound")  # between two spells all looks well
             lasting.add("bound")
         if sudden & self._told.keys():  # another regime: what was before does not count any more
-            self._keep(list(self._steps)[-RECENT_EXCHANGES:])
+            self._judge_newest(RECENT_EXCHANGES)
         return sudden | lasting
 
     def _seen_often(self, num_averaged: int, num_looks: int) -> set[str]:
@@ -199,17 +205,19 @@ class Diagnoser:
         told = self._told.get("bound")
         if isinstance(told, tuple) and told[0] == recurring.kind:
             return True
-        pairs = zip(self._steps, self._tables, strict=True)
-        tables = [table for step, table in pairs if step >= recurring.since_step]
-        tables.remove(max(tables, key=lambda table: longest_step(table.values())))
+        tables = [table.rows for table in self._newest(recurring.since_step)]
+        tables.remove(max(tables, key=lambda rows: longest_step(rows.values())))
         return bool(tables) and _bound_of(_mean_table(tables)).kind == recurring.kind
 
-    def _keep(self, steps: Sequence[int]) -> None:
-        """Judge these exchanges, the newest ones, and forget those before them."""
-        while len(self._steps) > len(steps):
-            self._tables.popleft()
-            self._steps.popleft()
-        self._num_of_plan = min(self._num_of_plan, len(steps))
+    def _newest(self, since_step: int = -1) -> list[_Table]:
+        """The exchanges that are judged, from some step on."""
+        judged = list(self._tables)[len(self._tables) - self._num_judged :]
+        return [table for table in judged if table.step >= since_step]
+
+    def _judge_newest(self, num_exchanges: int) -> None:
+        """What was before these exchanges does not count any more."""
+        self._num_judged = min(self._num_judged, num_exchanges)
+        self._num_of_plan = min(self._num_of_plan, num_exchanges)
 
     def _started(self) -> None:
         """What was so in one start of a run says nothing of the next one."""
@@ -222,36 +230,33 @@ class Diagnoser:
         self._sharing = event.sharing
         self._undivided = max(1, event.undivided)
         self._forget()
-        self._of_membership.clear()
+        self._tables.clear()
         for episode in self._lasting():
             if episode.worker not in event.workers:
                 self._end(episode, event.applied_steps)
 
     def _forget(self) -> None:
         """What was measured with other members or shares tells nothing about these."""
-        self._tables.clear()
-        self._steps.clear()
+        self._judge_newest(0)
         self._spells.clear()
-        self._num_of_plan = 0
 
     def _timed(self, table: StepTable) -> None:
         """Keep the table; the first one of a membership contains its start and is left out."""
         self.step = table.step
         if table.is_first or not table.measured:
             return
-        if self._tables and not table.is_whole:
+        if self._num_judged and not table.is_whole:
             return  # the smaller batch at the end of an epoch tells nothing about the others
         self._num_exchanges += 1
-        if self._tables and table.follows_plan:
-            if not _has_shares_like(self._tables[-1], table.measured, SIMILAR_SHARE_RATIO):
+        if self._num_judged and table.follows_plan:
+            if not _has_shares_like(self._tables[-1].rows, table.measured, SIMILAR_SHARE_RATIO):
                 self._forget()
-            elif not _has_shares_like(self._tables[-1], table.measured, SAME_SHARE_RATIO):
+            elif not _has_shares_like(self._tables[-1].rows, table.measured, SAME_SHARE_RATIO):
                 self._num_of_plan = 0
+        self._num_judged = min(self._num_judged + 1, WINDOW_EXCHANGES)
         self._num_of_plan = min(self._num_of_plan + 1, WINDOW_EXCHANGES)
-        self._tables.append(table.measured)
+        self._tables.append(_Table(table.step, table.measured))
         self._means_of.clear()
-        self._steps.append(table.step)
-        self._of_membership.append((table.step, table.measured))
         found = _bound_of(table.measured)
         kind = found.kind if found.is_complete else None
         self._spells.observe(table.step - table.num_steps + 1, kind, table.step_seconds)
@@ -280,18 +285,18 @@ class Diagnoser:
             causes=event.causes,
         )
         self._episodes.append(episode)
-        tables = [t for step, t in self._of_membership if step >= since and event.worker in t]
-        if tables:
-            episode.first_share = tables[0][event.worker].local_batch_size
+        rows = [t.rows for t in self._tables if t.step >= since and event.worker in t.rows]
+        if rows:
+            episode.first_share = rows[0][event.worker].local_batch_size
         self._charge_earlier_shares(episode)
         self._charge(episode, since_step=since)
 
     def _charge_earlier_shares(self, episode: Episode) -> None:
         """Add what it has cost before the present shares: they may have been its remedy."""
-        present = self._steps[-self._num_of_plan] if self._num_of_plan else self.step + 1
-        earlier = [p for p in self._of_membership if episode.since_step <= p[0] < present]
-        for _, alike in groupby(earlier, key=lambda pair: _shares_of(pair[1])):
-            tables = [table for _, table in alike]
+        earlier = list(self._tables)[: len(self._tables) - self._num_of_plan]
+        told = [table.rows for table in earlier if table.step >= episode.since_step]
+        for _, alike in groupby(told, key=_shares_of):
+            tables = list(alike)
             cost = straggler_cost_seconds(_mean_table(tables), episode.worker, episode.speed_ratio)
             if math.isfinite(cost):
                 episode.cost_seconds += cost * sum(map(_num_steps, tables))
@@ -302,17 +307,17 @@ class Diagnoser:
         A worker that is slow now and then is charged with the mean. Steps that no table contains
         were as they should be: they cost nothing.
         """
-        pairs = list(zip(self._steps, self._tables, strict=True))[-self._num_of_plan :]
-        told = [(step, table) for step, table in pairs if step >= episode.since_step]
+        of_plan = list(self._tables)[len(self._tables) - self._num_of_plan :]
+        told = [table for table in of_plan if table.step >= episode.since_step]
         if not told:
             return
-        rows = _mean_table([table for _, table in told])
-        counts = [_num_steps(table) for _, table in told]
+        rows = _mean_table([table.rows for table in told])
+        counts = [_num_steps(table.rows) for table in told]
         cost = straggler_cost_seconds(rows, episode.worker, episode.speed_ratio)
         if math.isfinite(cost):
             new = zip(told, counts, strict=True)
-            episode.cost_seconds += cost * sum(n for (at, _), n in new if at >= since_step)
-        num_passed = told[-1][0] - told[0][0] + counts[0]
+            episode.cost_seconds += cost * sum(n for table, n in new if table.step >= since_step)
+        num_passed = told[-1].step - told[0].step + counts[0]
         cost *= min(1.0, sum(counts) / num_passed)
         episode.cost_seconds_per_step = cost
         step = max((row.step_seconds for row in rows.values()), default=0.0)
@@ -328,13 +333,12 @@ class Diagnoser:
 
     def _means(self, num_exchanges: int = WINDOW_EXCHANGES, *, of_plan: bool = False) -> Rows:
         """Of each worker that has work, over the newest exchanges; of the present shares alone."""
-        if not self._tables:
+        if not self._num_judged:
             return {}
-        num_exchanges = min(num_exchanges, self._num_of_plan) if of_plan else num_exchanges
-        newest = list(self._tables)[-num_exchanges:]
-        if len(newest) not in self._means_of:  # it is asked for again and again
-            self._means_of[len(newest)] = _mean_table(newest)
-        return self._means_of[len(newest)]
+        number = min(num_exchanges, self._num_of_plan if of_plan else self._num_judged)
+        if number not in self._means_of:  # it is asked for again and again
+            self._means_of[number] = _mean_table([t.rows for t in list(self._tables)[-number:]])
+        return self._means_of[number]
 
 
 def _together(before: Episode, episode: Episode) -> Episode:
