@@ -294,6 +294,7 @@ class StepTimeEstimator:
         self._rising = self._rising + 1 if self._up else 0
         self._falling = self._falling + 1 if self._down else 0
         if max(self._up, self._down) <= CUSUM_THRESHOLD:
+            self._waits = 0
             return None
         run = self._rising if self._up > self._down else self._falling
         since = list(self._recent)[-run:]

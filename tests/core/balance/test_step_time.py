@@ -149,6 +149,21 @@ def test_a_change_to_steps_that_do_not_agree_is_accepted_soon(after):
         assert estimator.model.step_seconds(64) > 1.5 * curve.step_seconds(64)
 
 
+@pytest.mark.parametrize("spikes", [(2, 10), (3, 20), (1.5, 5)])
+def test_spikes_that_are_over_leave_nothing_to_the_next_change(spikes):
+    """Each of their rows was waited for; a change whose first row has a part of it is, too."""
+    curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)
+    for seed in range(40):
+        estimator, _ = taught(curve, [64] * 60, noise=0.02, seed=seed)
+        random = np.random.default_rng(seed)
+        found = []
+        for factor in [*spikes, *[1.0] * 60, *spikes, *[1.0] * 60, 1.3, *[4.0] * 5]:
+            seconds = factor * curve.step_seconds(64) * random.lognormal(0, 0.02)
+            found.append(estimator.update(64, seconds))
+        told = [ratio for ratio in found if ratio is not None]
+        assert told[:1] == pytest.approx([4.0], rel=0.1), seed
+
+
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
 def test_the_noise_is_learnt(noise):
     """Within a factor of 1.8 after 100 rows, on the average of 20 seeds."""
