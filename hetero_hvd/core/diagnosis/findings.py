@@ -100,7 +100,7 @@ def diagnose(
         sharing: What decides how much each worker takes.
         undivided: Samples that are never split between workers, >= 1.
     """
-    slow = [_straggler(episode, rows) for episode in episodes]
+    slow = [_straggler(episode, rows, sharing) for episode in episodes]
     loaded = {worker: row for worker, row in rows.items() if row.local_batch_size > 0}
     long = {w: row for w, row in (longer_rows or loaded).items() if row.local_batch_size > 0}
     if sharing == "varying":
@@ -158,12 +158,12 @@ def straggler_cost_seconds(rows: Rows, worker: WorkerId, speed_ratio: float) -> 
     return max(0.0, waiting, best - best_seconds(rows, well) if is_balanced else 0.0)
 
 
-def _straggler(episode: Episode, rows: Rows) -> Finding:
+def _straggler(episode: Episode, rows: Rows, sharing: Sharing) -> Finding:
     worker, cost, is_past = episode.worker, episode.cost_seconds_per_step, False
     what_to_do = _slow_by(episode.cause).advice.format(node=worker.node)
     speed = f"{episode.speed_ratio:.2f} of its own speed ({_why(episode)})"
     words = f"{worker} is slow since step {episode.since_step}: {speed}"
-    words += _compensated(episode, rows) + _price(episode)
+    words += (_compensated(episode, rows) if sharing == "planned" else "") + _price(episode)
     evidence = {
         "speed_ratio": episode.speed_ratio,
         "since_step": float(episode.since_step),

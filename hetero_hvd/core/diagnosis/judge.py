@@ -41,6 +41,7 @@ from hetero_hvd.messages import (
     StragglerReported,
     WorkerId,
     WorkersJoined,
+    WorkerStarted,
 )
 
 RECENT_EXCHANGES = 5
@@ -97,6 +98,8 @@ class Diagnoser:
                 self._started()
             case WorkersJoined():
                 self._joined(event)
+            case WorkerStarted():
+                self._end_of(event.worker, self.step + 1)
             case StepTable():
                 self._timed(event)
             case SourcesRead():
@@ -265,18 +268,19 @@ class Diagnoser:
 
     def _reported(self, event: StragglerReported) -> None:
         self._has_report = True
-        now = [episode for episode in self._lasting() if episode.worker == event.worker]
         since = event.since_step if event.since_step >= 0 else event.step
         if not event.is_slow or not math.isfinite(event.speed_ratio):
-            for episode in now:
-                self._end(episode, since)
+            self._end_of(event.worker, since)
             return
         cause = event.cause or "unknown"
-        if now:
-            now[0].speed_ratio = event.speed_ratio
-            now[0].cause = cause
-            now[0].causes = event.causes
-            return
+        for episode in reversed(self._episodes):
+            is_lasting = episode.until_step is None
+            if episode.worker == event.worker and (is_lasting or episode.since_step == since):
+                episode.until_step = None  # its timings may have been missing for a while
+                episode.speed_ratio = event.speed_ratio
+                episode.cause = cause
+                episode.causes = event.causes
+                return
         episode = Episode(
             worker=event.worker,
             since_step=since,
@@ -326,6 +330,11 @@ class Diagnoser:
     def _lasting(self) -> list[Episode]:
         """Those that are not over."""
         return [episode for episode in self._episodes if episode.until_step is None]
+
+    def _end_of(self, worker: WorkerId, step: int) -> None:
+        for episode in self._lasting():
+            if episode.worker == worker:
+                self._end(episode, step)
 
     def _end(self, episode: Episode, step: int) -> None:
         episode.until_step = step

@@ -32,21 +32,38 @@ class StragglerWatch:
     def __init__(self) -> None:
         self._watched: dict[WorkerId, WatchedWorker] = {}
         self._step = -1
+        self._shares_vary = False
 
     @property
     def fallen(self) -> set[WorkerId]:
         """Workers that were well in this job and are slow now: that is not what they are."""
-        return {w for w, found in self._watched.items() if found.state == "slow" and found.was_well}
+        return {worker for worker, watched in self._watched.items() if watched.has_fallen}
 
     def recall(self, worker: WorkerId, curve: StepTimeEstimator, local_batch_size: int) -> None:
         """What an earlier job has learnt of a worker around this share; first of all."""
         self._watched.setdefault(worker, WatchedWorker()).best.recall(curve, local_batch_size)
 
-    def begin(self, workers: Collection[WorkerId]) -> None:
-        """A membership begins. Who was not in the one before comes back, and is judged anew."""
+    def started(self, worker: WorkerId) -> None:
+        """Its process has begun anew: what it was is over, even if no membership was without it."""
+        if worker in self._watched:
+            self._watched[worker].is_away = True
+
+    def begin(
+        self, workers: Collection[WorkerId], applied_steps: int = 0, *, shares_vary: bool = False
+    ) -> None:
+        """A membership begins. Who was not in the one before is judged anew.
+
+        Args:
+            workers: Its members.
+            applied_steps: Before it.
+            shares_vary: Whether a worker takes what it gets done: nothing in an exchange is usual.
+        """
+        self._shares_vary = shares_vary
+        for worker in workers:
+            self._watched.setdefault(worker, WatchedWorker())
         for worker, watched in self._watched.items():
             if watched.is_away and worker in workers:
-                watched.come_back()
+                watched.join(applied_steps)
             watched.is_away = worker not in workers
 
     def observe(
@@ -82,7 +99,7 @@ class StragglerWatch:
                 )
                 verdict = self._judge(worker, step)
             elif row.num_steps and not row.local_batch_size:
-                verdict = self._without_samples(worker, step)
+                verdict = None if self._shares_vary else self._without_samples(worker, step)
             else:
                 verdict = self._incomplete(worker, row, step)
             if verdict is not None:
@@ -94,7 +111,7 @@ class StragglerWatch:
         if watched.state != "slow" and (ratio := watched.found_slow()) is not None:
             return watched.tell(worker, step, ratio)
         if watched.state != "healthy" and watched.is_well_again():
-            watched.state = "healthy"
+            watched.recover(step)
             return _well(worker, step, median(watched.last(VERDICT_ROWS)))
         if watched.state == "slow" and watched.has_changed():
             return watched.tell(worker, step, median(watched.last(NOW_ROWS)))
@@ -109,6 +126,7 @@ class StragglerWatch:
         ratio = watched.found_slow_at_last()
         if ratio is None or (watched.state == "slow" and not watched.is_much_worse(ratio)):
             return None
+        watched.is_intermittent = False
         return watched.tell(worker, step, ratio)
 
     def _incomplete(self, worker: WorkerId, row: StepTiming, step: int) -> StragglerReported | None:

@@ -75,9 +75,11 @@ class WatchedWorker:
         self.smooth = self.smooth_alone = 1.0
         self.rows: deque[_Row] = deque(maxlen=max(WINDOWS))
         self.well_step = self._last_step = -1
+        self.joined_step = 0
         self.told: tuple[tuple[Cause, ...], float] = ((), math.nan)
         self.num_told_rows = self.num_rows_well = self.num_idle_rows = 0
-        self.is_intermittent = self.is_away = self.was_known = False
+        self.is_intermittent = self.was_known = self.was_slow = False
+        self.is_away = True
         self.state: Literal["healthy", "slow", "incomplete"] = "healthy"
 
     def measure(self, row: StepTiming, estimator: StepTimeEstimator | None) -> Loss | None:
@@ -93,7 +95,7 @@ class WatchedWorker:
         if not math.isfinite(expected_busy):
             return None
         expected = expected_busy + self.usual.of("script", row, default=row.other_seconds)
-        is_well = own - expected <= min(NOISE_SECONDS, NOISE_RATIO * expected)
+        is_well = own - expected <= _noise_seconds(expected)
         ratio = max(1.0, expected / own) if is_well else expected / own
         granted = self._granted_ratio(row, expected)
         if is_held_back := math.isfinite(granted):
@@ -118,8 +120,9 @@ class WatchedWorker:
             return math.nan
         own, entitled = row.own_seconds, row.processor_seconds / self.most_granted
         lost = own - min(expected, entitled)
-        explains = row.throttled_seconds >= EXPLAINED_RATIO * lost > EXPLAINED_RATIO * NOISE_SECONDS
-        return min(1.0, entitled / own) if explains else math.nan
+        explains = row.throttled_seconds >= EXPLAINED_RATIO * lost
+        is_lost = lost > _noise_seconds(expected)
+        return min(1.0, entitled / own) if is_lost and explains else math.nan
 
     def look(self, row: StepTiming) -> None:
         """What it gets of a processor."""
@@ -141,6 +144,8 @@ class WatchedWorker:
         self.num_rows_well += self.state == "healthy"
         if min(ratio, loss.speed_ratio) >= HEALTHY_RATIO:
             self.usual.learn(loss.row)
+        if len(self.rows) >= VERDICT_ROWS and median(self.last(VERDICT_ROWS)) >= HEALTHY_RATIO:
+            self.was_slow = False
         if self.state != "slow":
             if ratio >= VERDICT_RATIO:
                 self.well_step = step
@@ -148,25 +153,30 @@ class WatchedWorker:
                 self.well_step = first_step - 1  # steps that no row contains were well
         self._last_step = step
 
-    def come_back(self) -> None:
-        """It was no member for a time: what it was told of is over, and its next rows count.
+    def join(self, applied_steps: int) -> None:
+        """It was no member: what it was told of is over, and its next rows count.
 
         If it was slow, what it shows at a new share is still not its best.
         """
+        self.joined_step = applied_steps
         self.was_known = self.was_known or not self.has_too_few_rows
+        self.was_slow = self.was_slow or self.state == "slow"
         self.rows.clear()
         self.smooth = 1.0
         self.num_rows_well = self.num_idle_rows = 0
         self.is_intermittent = False
         self.state = "healthy"
-        if self.was_well:
-            self.well_step = self._last_step
 
     @property
     def has_too_few_rows(self) -> bool:
         """Whether too little is known of how much its steps vary."""
         is_known = self.was_known or self.best.is_recalled
         return len(self.rows) < (NOW_ROWS if is_known else FEWEST_ROWS)
+
+    @property
+    def has_fallen(self) -> bool:
+        """Whether it was well in this job and is slow as far as is known: that is new."""
+        return self.was_well and (self.was_slow or self.state == "slow")
 
     @property
     def was_well(self) -> bool:
@@ -192,7 +202,7 @@ class WatchedWorker:
         """That it is slow, how slow and why."""
         causes = self.causes()
         self.told = (tuple(causes), ratio)
-        self.state = "slow"
+        self.state, self.was_slow = "slow", False
         self.num_told_rows = self.num_rows_well = 0
         return StragglerReported(
             step=step,
@@ -200,7 +210,7 @@ class WatchedWorker:
             is_slow=True,
             speed_ratio=ratio,
             cause=next(iter(causes), "unknown"),
-            since_step=self.well_step + 1,
+            since_step=max(self.well_step + 1, self.joined_step),
             causes={str(cause): part for cause, part in causes.items()},
         )
 
@@ -212,7 +222,8 @@ class WatchedWorker:
         """Its speed ratio if it is slow now and that is no chance; None if it is not.
 
         Either the median of a window is bad, or bad rows come again and again and their cost is
-        large. Rows whose lost time the kernel's account of a quota explains are no chance.
+        large. Rows whose lost time the kernel's account of a quota explains are no chance. Who left
+        while it was slow is so still, however little is known of its best at the share that it has.
         """
         if self.has_too_few_rows or (self.was_known and len(self.rows) < VERDICT_ROWS):
             return None  # the first steps of a process may be slow, and only it has begun anew
@@ -223,6 +234,10 @@ class WatchedWorker:
             worst = VERDICT_RATIO * math.exp(-self._chance(num_rows))
             if now < VERDICT_RATIO and self.smooth < latest and median(found) < worst:
                 self.is_intermittent = False
+                return now
+        if self.was_slow and len(self.rows) >= FEWEST_ROWS and now < VERDICT_RATIO:
+            noise = self._chance(FEWEST_ROWS, is_curve_sure=True)
+            if median(self.last(FEWEST_ROWS)) < VERDICT_RATIO * math.exp(-noise):
                 return now
         rows, num_spells = self._intermittent_rows()
         ratio = _mean_ratio(rows, but_worst=True)
@@ -244,17 +259,16 @@ class WatchedWorker:
         if self.has_too_few_rows or not all(row.is_bad for row in newest):
             return None
         ratio = median(row.ratio for row in newest)
-        if ratio >= VERDICT_RATIO * math.exp(-self._chance(NOW_ROWS)):
-            return None
-        self.is_intermittent = False
-        return ratio
+        return ratio if ratio < VERDICT_RATIO * math.exp(-self._chance(NOW_ROWS)) else None
 
-    def _chance(self, num_rows: int) -> float:
+    def _chance(self, num_rows: int, *, is_curve_sure: bool = False) -> float:
         """By how much so many rows may be bad by chance, as log ratio."""
         rows = list(self.rows)[-max(1, num_rows) :]
         newest = rows[-1].loss.row
         size, num_steps = newest.local_batch_size, newest.num_steps
-        chance = self.best.chance_ratio(size, len(rows), num_steps, spread=self._spread())
+        chance = self.best.chance_ratio(
+            size, len(rows), num_steps, spread=self._spread(), is_sure=is_curve_sure
+        )
         return chance * (1 - sum(row.loss.is_held_back for row in rows) / len(rows))
 
     def _spread(self) -> float:
@@ -277,6 +291,11 @@ class WatchedWorker:
             return False
         return median(self.last(VERDICT_ROWS)) >= HEALTHY_RATIO
 
+    def recover(self, step: int) -> None:
+        """It is well again from here on."""
+        self.state = "healthy"
+        self.well_step = step
+
     def is_much_worse(self, ratio: float) -> bool:
         """Whether this is worth another word beside the speed that was told."""
         return ratio < (1 - CHANGED_RATIO) * self.told[1]
@@ -296,6 +315,10 @@ class WatchedWorker:
         is_worse = self.is_much_worse(max(recent))
         is_better = min(recent) > (1 + CHANGED_RATIO) * ratio
         return is_worse or is_better or bool(self._lasting_causes() - set(told))
+
+
+def _noise_seconds(expected_seconds: float) -> float:
+    return min(NOISE_SECONDS, NOISE_RATIO * expected_seconds)
 
 
 def _mean_ratio(rows: Sequence[_Row], *, but_worst: bool = False) -> float:

@@ -17,6 +17,7 @@ from hetero_hvd.messages import (
     StallReported,
     WorkerId,
     WorkersJoined,
+    WorkerStarted,
 )
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.tracking.balancing import Balancing
@@ -46,8 +47,13 @@ class RunDiagnosis:
             case WorkersJoined():
                 for worker, curve in self._balancing.remembered.items():
                     self._stragglers.recall(worker, curve.estimator(), curve.largest_share)
-                self._stragglers.begin(event.workers)
+                self._stragglers.begin(
+                    event.workers, event.applied_steps, shares_vary=event.shares_vary
+                )
                 self._stall.begin(event.workers, event.applied_steps, time.monotonic())
+                self._diagnoser.observe(event)
+            case WorkerStarted():
+                self._stragglers.started(event.worker)
                 self._diagnoser.observe(event)
             case StepTable():
                 self._diagnoser.observe(event)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 
@@ -16,6 +18,7 @@ from hetero_hvd.messages import (
     StepsTimed,
     StragglerReported,
     WorkersJoined,
+    WorkerStarted,
 )
 from tests.core.diagnosis.test_findings import ALPHA, BETA, row
 
@@ -146,6 +149,47 @@ def test_what_a_straggler_cost_before_it_was_told_of_counts(run, case):
     cost = 0.09 * 10 * sum(number for share, number in shares if share)
     assert found.evidence["cost_seconds"] == pytest.approx(cost)
     assert words in found.words
+
+
+def test_a_straggler_whose_timings_were_missing_for_a_while_is_the_same_one(run):
+    """It was never well since that step: it is told once, and what it cost is charged once."""
+    slow, waiting = row(compute=0.18, data=0.0), row(compute=0.09, data=0.0, comm=0.1)
+    run.exchanges(3, slow, waiting)
+    report = StragglerReported(
+        step=29, worker=ALPHA, is_slow=True, speed_ratio=0.5, cause="compute", since_step=10
+    )
+    missing = msgspec.structs.replace(report, is_slow=False, speed_ratio=math.nan, cause=None)
+    run.judge.observe(report)
+    assert len(run.judge.news()) == 1
+    run.judge.observe(missing)
+    run.judge.news()
+    run.judge.observe(report)
+    told = [found for found in run.judge.findings() if found.kind == "straggler"]
+    assert [found.is_past for found in told] == [False]
+    assert told[0].evidence["cost_seconds"] == pytest.approx(20 * 0.09)
+    run.judge.news()
+    news = run.exchanges(10, slow, waiting)
+    assert [found for found in news if found.kind == "straggler"] == []
+
+
+def test_a_straggler_that_begins_anew_is_past(run):
+    """All are needed, so that no membership was without it."""
+    run.exchanges(3, row(), row())
+    run.report()
+    run.judge.observe(WorkerStarted(worker=ALPHA, host="alpha", num_restarts=1))
+    run.join(ALPHA, BETA)
+    (found,) = [found for found in run.judge.findings() if found.kind == "straggler"]
+    assert found.is_past
+
+
+def test_where_shares_vary_nobody_has_the_others_samples(run):
+    """What a worker gets done in an exchange may be nothing."""
+    run.join(ALPHA, BETA, shares_vary=True)
+    run.exchanges(5, row(8), row(8))
+    run.report(num_steps=30)
+    run.exchanges(1, row(0, compute=0.0), row(8))
+    (found,) = [found for found in run.judge.findings() if found.kind == "straggler"]
+    assert "samples" not in found.words
 
 
 def test_what_was_so_in_one_start_of_a_run_is_past_in_the_next(run):
