@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import ModuleType
 
 from hetero_hvd.refusal import LIBRARIES, PACKAGE
-from hetero_hvd.worker.session.whereabouts import DOOR, place_of
+from hetero_hvd.worker.session.whereabouts import DOOR, frames_from, place_of
 
 CALLS = {
     "State.check_host_updates": "state.check_host_updates()",
@@ -41,14 +40,12 @@ class Waiting:
         Returns:
             The operation, and `script.py:41`; two empty texts if it does not wait for others.
         """
-        frame = sys._current_frames().get(thread)  # noqa: SLF001 - its name in the library's manual
-        is_waiting, operation = False, "optimizer.step()"
-        while frame is not None:
+        operation = ""
+        for frame in frames_from(self._waits, thread):
             code = frame.f_code
-            is_waiting = is_waiting or (code.co_filename, code.co_name) in self._waits
-            if is_waiting and code.co_filename.startswith(self._horovod):
+            operation = operation or "optimizer.step()"
+            if code.co_filename.startswith(self._horovod):
                 operation = CALLS.get(code.co_qualname, f"hvd.{code.co_name}()")
-            elif is_waiting and not code.co_filename.startswith((PACKAGE, *LIBRARIES)):
+            elif not code.co_filename.startswith((PACKAGE, *LIBRARIES)):
                 return operation, place_of(frame)
-            frame = frame.f_back
-        return (operation, "") if is_waiting else ("", "")
+        return operation, ""

@@ -6,6 +6,7 @@ Only the heartbeat asks, once a second: the training itself pays nothing for it.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -40,19 +41,32 @@ def waits_in(thread: int) -> tuple[str, str]:
     Returns:
         The operation, and `script.py:41`; two empty texts if it does not wait for others.
     """
+    operation = ""
+    for frame in frames_from({(DOOR, "wait")}, thread):
+        code = frame.f_code
+        if code.co_filename.startswith(PACKAGE):
+            operation = operation or OPERATIONS.get(code.co_qualname, "")
+        elif not code.co_filename.startswith(LIBRARIES):
+            return operation, place_of(frame)
+    return operation, ""
+
+
+def frames_from(doors: set[tuple[str, str]], thread: int) -> Iterator[FrameType]:
+    """The frames of a thread from the door in which it waits on outwards; none if it does not wait.
+
+    Args:
+        doors: File and name of the functions in which one waits.
+        thread: Its `threading.get_ident()`.
+    """
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - its name in the library's manual
-    is_waiting, operation, depth = False, "", 0
+    is_waiting, depth = False, 0
     # The stack of a thread that is not waiting changes meanwhile: what comes then may be no frame.
     while isinstance(frame, FrameType) and (is_waiting or depth < DEEPEST):
         depth += 1
-        code = frame.f_code
-        is_waiting = is_waiting or (code.co_filename == DOOR and code.co_name == "wait")
-        if is_waiting and code.co_filename.startswith(PACKAGE):
-            operation = operation or OPERATIONS.get(code.co_qualname, "")
-        elif is_waiting and not code.co_filename.startswith(LIBRARIES):
-            return operation, place_of(frame)
+        is_waiting = is_waiting or (frame.f_code.co_filename, frame.f_code.co_name) in doors
+        if is_waiting:
+            yield frame
         frame = frame.f_back
-    return (operation, "") if is_waiting else ("", "")
 
 
 def place_of(frame: FrameType) -> str:
