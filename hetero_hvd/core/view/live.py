@@ -194,6 +194,8 @@ class LiveView:
                 self._state.started_at_unix_seconds = at_unix_seconds
                 self._state.ended_at_unix_seconds = None
                 self._state.ending = ""
+                for view in self._workers.values():  # those of the start before
+                    _forget_that_it_is_slow(view)
             case WorkersJoined():
                 self._joined(event)
             case BatchPlan():

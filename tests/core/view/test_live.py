@@ -146,6 +146,20 @@ def test_a_straggler_that_leaves_is_not_marked_when_it_comes_back():
         assert state.workers[0].slow_since_step == marked
 
 
+def test_nobody_is_marked_by_the_start_before():
+    """Also where a worker leads, and no driver tells that it starts the others."""
+    slow = StragglerReported(step=40, worker=ALPHA, is_slow=True, speed_ratio=0.5, cause="input")
+    again = (
+        RunEnded(exit_code=0, reason="left"),
+        RunStarted(run_id="demo", command=("x",), nodes=("alpha",), settings={}),
+        joined_by(ALPHA, GAMMA, rendezvous_id=2),
+    )
+    for events, marked in (((slow,), ["alpha:0"]), ((slow, *again), [])):
+        state = view_of(timing(10, 0.09), timing(10, 0.09), events=events)
+        assert [view.name for view in state.workers if view.slow_since_step is not None] == marked
+        assert [view.name for view in state.workers if view.slow_cause is not None] == marked
+
+
 def test_the_view_is_bounded_and_plain_json():
     """However long the run, the events kept are few; unmeasured values become null, not NaN."""
     restarts = [WorkerStarted(worker=ALPHA, host=f"a.r{n}", num_restarts=n) for n in range(1, 500)]
