@@ -15,6 +15,7 @@ import os
 import platform
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
@@ -100,11 +101,12 @@ def install(path: str, fingerprint: str, num_files: int, imports: list[str]) -> 
     signal.alarm(0)  # the driver has answered; what is done here may take its time
     link = Path(path).absolute()
     for folder in _left_over(link):
-        _remove(folder)
+        with suppress(OSError):  # it is still in use, or somebody else's: that costs space only
+            _remove(folder)
     folder = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=link.parent))
     try:
-        folder.chmod(0o755)
         (folder / MARK).write_text("{}")
+        folder.chmod(0o755)
         _fill(folder, num_files)
         python = folder / "bin" / "python"
         _try(python, imports)
@@ -123,6 +125,8 @@ def install(path: str, fingerprint: str, num_files: int, imports: list[str]) -> 
 def _remove(folder: Path) -> None:
     """Take a folder of ours away, its mark last: if this is interrupted it is still known as ours.
 
+    Without its mark it is as `mkdtemp` has made it.
+
     Raises:
         OSError: Something of it cannot be removed.
     """
@@ -131,6 +135,7 @@ def _remove(folder: Path) -> None:
             shutil.rmtree(each)
         elif each.name != MARK:
             each.unlink()
+    folder.chmod(0o700)
     shutil.rmtree(folder)
 
 
@@ -145,8 +150,15 @@ def _left_over(link: Path) -> list[Path]:
 
 
 def _may_be_removed(folder: Path) -> bool:
-    """Whether it has our mark, or nothing: one that was made is empty until it is marked."""
-    return folder.is_dir() and ((folder / MARK).exists() or not any(folder.iterdir()))
+    """Whether it has our mark, or is as `mkdtemp` makes one, which is marked right after that."""
+    try:
+        if (folder / MARK).exists():
+            return True
+        found = folder.stat()
+        is_as_made = found.st_uid == os.getuid() and found.st_mode & 0o777 == stat.S_IRWXU
+        return is_as_made and not any(folder.iterdir())
+    except OSError:  # it cannot be read, or is no folder
+        return False
 
 
 def _is_same(folder: Path, link: Path) -> bool:

@@ -1,5 +1,6 @@
 """What making an environment leaves alone on a node; that it works is tried on hosts, over ssh."""
 
+import errno
 import fcntl
 import io
 import json
@@ -7,6 +8,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -51,27 +53,32 @@ def test_an_installation_that_breaks_leaves_what_others_use(tmp_path, monkeypatc
     assert not older.exists()
 
 
-@pytest.mark.parametrize("num_done", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("num_done", [None, *range(6)])
 def test_what_an_ended_process_leaves_goes_with_the_next_installation(
     tmp_path, monkeypatch, num_done
 ):
     """It was ended while it took its folder away, after so many removals, or before its mark."""
-    removed, known = [], os.unlink
+    removed = []
 
-    def unlink(name, *more, **named):
-        if len(removed) == num_done:
-            raise KeyboardInterrupt
-        removed.append(name)
-        known(name, *more, **named)
+    def counted(known):
+        def remove(name, *more, **named):
+            if len(removed) == num_done:
+                raise KeyboardInterrupt
+            removed.append(name)
+            known(name, *more, **named)
+
+        return remove
 
     if num_done is None:
-        (tmp_path / "env-b2345678").mkdir()
+        (tmp_path / "env-b2345678").mkdir(0o700)
     else:
         made = make(tmp_path, "env-b2345678", is_linked=False)
         (made / "pyvenv.cfg").touch()
         with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-            patch.setattr(os, "unlink", unlink)
+            patch.setattr(os, "unlink", counted(os.unlink))
+            patch.setattr(os, "rmdir", counted(os.rmdir))
             environment_program._remove(made)
+        assert len(removed) == num_done
     theirs = tmp_path / "env-c2345678"  # of somebody else, by chance
     theirs.mkdir()
     (theirs / "file").touch()
@@ -79,6 +86,40 @@ def test_what_an_ended_process_leaves_goes_with_the_next_installation(
     with pytest.raises(Exception, match="empty file"):
         install(str(tmp_path / "env"), "g", 1, [])
     assert list(tmp_path.iterdir()) == [theirs]
+
+
+def refuse(*_, **__):
+    """As of a folder that is mounted, or of a server that is gone."""
+    raise OSError(errno.EBUSY, "busy")
+
+
+OTHERS = {
+    "as it is made": (0o700, (), False),
+    "as it is made where a folder hands its group on": (0o2700, (), False),
+    "open to others": (0o755, (), True),
+    "closed": (0o000, (), True),
+    "somebody else's": (0o700, (os, "getuid", lambda: -1), True),
+    "nobody can list it": (0o700, (Path, "iterdir", refuse), True),
+    "nobody can look into it": (0o700, (Path, "exists", refuse), True),
+    "it cannot be removed": (0o700, (environment_program, "_remove", refuse), True),
+}
+"""Mode of an empty folder, what is changed, and whether it stays."""
+
+
+@pytest.mark.parametrize(("mode", "change", "stays"), OTHERS.values(), ids=OTHERS)
+def test_an_empty_folder_goes_only_if_we_have_made_it(tmp_path, monkeypatch, mode, change, stays):
+    """Of a name like ours; one that stays does not stop an installation."""
+    found = tmp_path / "env-datasets"
+    found.mkdir()
+    found.chmod(mode)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO()))
+    monkeypatch.setattr(environment_program.venv.EnvBuilder, "create", lambda *_: None)
+    with monkeypatch.context() as patch:
+        if change:
+            patch.setattr(*change)
+        with pytest.raises(Exception, match="empty file"):
+            install(str(tmp_path / "env"), "g", 1, [])
+    assert os.path.lexists(found) == stays
 
 
 def test_an_environment_without_its_python_is_none(tmp_path):
