@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
+from collections import Counter
 
 import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch import declined
-from hetero_hvd.messages import PlacementTried, RunEnded, StragglerReported, TrialReported
+from hetero_hvd.messages import (
+    PlacementTried,
+    RunEnded,
+    RunStarted,
+    StragglerReported,
+    TrialReported,
+    WorkersJoined,
+)
 from hetero_hvd.run.recordings.frames import FILE
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.placements import keep_trial
@@ -211,13 +220,13 @@ def test_what_a_trial_has_measured_takes_the_place_of_what_curves_say(
     assert "alpha: 120 samples/s (118.8 to 121.2) over 60 steps in 3 rounds" in said or not is_told
 
 
-def verdict(worker, since_step, *, is_slow):
+def verdict(worker, since_step, *, is_slow, step=None, speed_ratio=None):
     """What is told of a worker's speed."""
     return StragglerReported(
-        step=since_step + 5,
+        step=since_step + 5 if step is None else step,
         worker=worker,
         is_slow=is_slow,
-        speed_ratio=0.5 if is_slow else 1.0,
+        speed_ratio=speed_ratio or (0.5 if is_slow else 1.0),
         cause="compute" if is_slow else None,
         since_step=since_step,
     )
@@ -253,6 +262,87 @@ def test_a_worker_whose_speed_has_changed_is_measured_since_then(tmp_path, capsy
     assert {round(time.share) for time in times[GAMMA]} == shares
     said = told(capsys, run)
     assert ("leave alpha out" in said) == (case in ("nobody", "another one"))
+
+
+def joined(number, applied_steps, *workers):
+    """A membership."""
+    return WorkersJoined(
+        rendezvous_id=number,
+        workers=workers,
+        applied_steps=applied_steps,
+        global_batch_size=100,
+        capacities=(-1,) * len(workers),
+        prefetch_steps=0,
+    )
+
+
+def exchanges(number, first_step, *shares):
+    """Of ten steps each, the first of a membership apart, by gamma's share; None: it is away."""
+    return [
+        timed(
+            first_step + 10 * index - 1,
+            1.0,
+            rows=(timing(100, 0.1),)
+            if share is None
+            else (timing(100 - share, (100 - share) / 1000), timing(share, 0.09)),
+            number=number,
+        )
+        for index, share in enumerate([shares[0], *shares])
+    ]
+
+
+START = [
+    RunStarted(run_id="day", command=(), nodes=(), settings={}),
+    joined(1, 0, ALPHA, GAMMA),
+]
+WELL, SLOW, AWAY = [20] * 6, [10] * 7, [None] * 3
+IS_SLOW = [*exchanges(1, 0, *WELL, *SLOW), verdict(GAMMA, 60, is_slow=True)]
+TOLD_AGAIN = [*exchanges(1, 130, *[5] * 6)[1:], verdict(GAMMA, 60, is_slow=True, step=139)]
+LEAVES = [joined(2, 130, ALPHA), *exchanges(2, 130, *AWAY), joined(3, 160, ALPHA)]
+COMES_BACK = [joined(4, 160, ALPHA, GAMMA), *exchanges(4, 160, *WELL)]
+RESUMED = [START[0], joined(5, 30, ALPHA, GAMMA), *exchanges(5, 30, *WELL)]
+SLOW_AFTER_RESUME = [
+    *RESUMED,
+    *exchanges(5, 90, *SLOW)[1:],
+    verdict(GAMMA, 90, is_slow=True),
+]
+MISSING = verdict(GAMMA, 130, is_slow=False, speed_ratio=math.nan)
+
+STORIES = {  # what happened, and share of gamma to the number of exchanges that count
+    "it is slow": (IS_SLOW, {10: 7}),
+    "it is told again as it became slower": ([*IS_SLOW, *TOLD_AGAIN], {5: 5}),
+    "it leaves and comes back well": ([*IS_SLOW, *LEAVES, *COMES_BACK], {20: 6}),
+    "it is slow again after it came back": (
+        [*IS_SLOW, *LEAVES, *COMES_BACK, verdict(GAMMA, 0, is_slow=True, step=219)],
+        {20: 6},
+    ),
+    "it leaves and comes back while another one is slow": (
+        [*exchanges(1, 0, *SLOW), *LEAVES, verdict(ALPHA, 0, is_slow=True), *COMES_BACK],
+        {10: 7, 20: 6},
+    ),
+    "the run is resumed": ([*IS_SLOW, *RESUMED], {20: 6}),
+    "the run is resumed, and it becomes slow again": ([*IS_SLOW, *SLOW_AFTER_RESUME], {10: 7}),
+    "it becomes slow only after the run was resumed": (
+        [*exchanges(1, 0, *WELL * 4), *SLOW_AFTER_RESUME],
+        {10: 7},
+    ),
+    "a resume trains nothing": ([*IS_SLOW, START[0]], {10: 7}),
+    "a well one is resumed": ([*exchanges(1, 0, *SLOW), *RESUMED], {10: 7, 20: 6}),
+    "its timings are missing": ([*IS_SLOW, *exchanges(1, 130, 10, 10)[1:], MISSING], {10: 9}),
+    "its timings were missing": (
+        [*exchanges(1, 0, *WELL, *SLOW), MISSING, verdict(GAMMA, 130, is_slow=False)],
+        {20: 6, 10: 7},
+    ),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_rows_count_from_the_newest_change_of_a_speed(tmp_path, story):
+    """Told again, gone for a time, resumed, or not measured: each is a change, or is none."""
+    events, shares = STORIES[story]
+    hours = [(number / 50, event) for number, event in enumerate([*START, *events])]
+    _, times = share_times(read_run(record(tmp_path / "run", hours)))
+    assert Counter(round(time.share) for time in times[GAMMA]) == shares
 
 
 def test_one_that_has_no_place_is_not_said_to_be_declined(tmp_path, monkeypatch, capsys):

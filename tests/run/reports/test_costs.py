@@ -42,10 +42,10 @@ def timing(share, seconds):
     return StepTiming(num_steps=10, local_batch_size=share, memory_bytes=1e9, **phases)
 
 
-def timed(step, loss, epoch=0, rows=None):
+def timed(step, loss, epoch=0, rows=None, number=1):
     """One exchange."""
     return StepsTimed(
-        rendezvous_id=1,
+        rendezvous_id=number,
         step=step,
         epoch=epoch,
         loss=loss,
