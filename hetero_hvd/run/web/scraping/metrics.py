@@ -136,6 +136,8 @@ class Metrics:
             case WorkerStarted():
                 self._add("restarts", float(event.num_restarts > 0))
                 self._count_aside(event)
+                self._slow.pop(event.worker, None)
+                self._count_slow()
             case WorkerQuarantined() | SetAsideReported():
                 self._count_aside(event)
             case RunEnded():
@@ -178,6 +180,8 @@ class Metrics:
         self._set("run_info", 1.0, run=run_name(event.run_id))
         self._set("run_active", 1.0)
         self._set_state("starting")
+        self._slow.clear()
+        self._count_slow()
         self._add("restarts", 0.0)
         self._add("checkpoint_failures", 0.0)
         self._set("set_aside_workers", 0.0)

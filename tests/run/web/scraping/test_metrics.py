@@ -228,6 +228,18 @@ def test_who_is_set_aside_is_counted_until_it_starts_or_is_given_up(event):
     assert values(replayed(*HISTORY, event))["set_aside_workers",] == 0
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        WorkerStarted(worker=B, host="beta-0.r2", num_restarts=1),
+        RunStarted(run_id="out", command=(), nodes=(), settings={}),
+    ],
+)
+def test_who_is_slow_is_counted_until_it_begins_anew(event):
+    """Its process does, or another start of the run."""
+    assert values(replayed(*HISTORY, event))["stragglers", "compute"] == 0
+
+
 def test_how_good_a_run_is_is_exported_with_all_digits():
     """Evaluations, learning rates and logged values by their names; what is no number is absent."""
     found = values(replayed(*HISTORY))
