@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hetero_hvd.messages import SLOW_BY, Cause, StepTiming
 
@@ -50,6 +50,11 @@ class Loss:
     is_held_back: bool = False
 
     @property
+    def expected_seconds(self) -> float:
+        """What it should have been."""
+        return self.row.own_seconds * self.speed_ratio
+
+    @property
     def parts(self) -> dict[Cause, float]:
         """By part, as a ratio to the expected time; together 1 / `speed_ratio` - 1."""
         lost = 1.0 / self.speed_ratio - 1.0
@@ -58,6 +63,16 @@ class Loss:
         if lost <= 0 or not total > 0:
             return {"compute": lost}
         return {part: lost * seconds / total for part, seconds in found.items()}
+
+    def without(self, common: Mapping[Cause, float]) -> Loss:
+        """What is its own, if it should have taken as much longer as all workers have.
+
+        Args:
+            common: Seconds that all lose alike, by part.
+        """
+        excess = {name: seconds - common.get(name, 0.0) for name, seconds in self.excess.items()}
+        ratio = self.speed_ratio + sum(common.values()) / self.row.own_seconds
+        return replace(self, excess=excess, speed_ratio=ratio)
 
 
 @dataclass

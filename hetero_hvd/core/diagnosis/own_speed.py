@@ -79,11 +79,14 @@ class SpeedBaseline:
         is_new = _bucket(local_batch_size) not in self._best
         is_trusted = is_new and not self.is_recalled and speed_ratio >= SUSPECT_RATIO
         if best is not None and not is_trusted:
-            now = max(busy_seconds, estimator.model.step_seconds(local_batch_size))
+            promised = estimator.model.step_seconds(local_batch_size)
+            now = max(busy_seconds, promised)
             difference = math.log(now / best.model.step_seconds(local_batch_size))
             error = estimator.standard_error_ratio(local_batch_size)
             old_error = self._error(best, local_batch_size, self._sigma)
             chance = math.hypot(error, old_error)
+            if math.log(now / promised) > CERTAIN_ERRORS * math.hypot(error, self._sigma):
+                return
             is_faster = difference < -CERTAIN_ERRORS * chance
             # Far from where it was seen nothing is known well: a slow curve may pass for the same.
             is_same = abs(difference) <= SAME_ERRORS * chance and speed_ratio >= SUSPECT_RATIO
@@ -95,6 +98,11 @@ class SpeedBaseline:
         """What a step of this share should take; NaN if nothing is known."""
         best = self._nearest(local_batch_size)
         return best.model.step_seconds(local_batch_size) if best else math.nan
+
+    def error_ratio(self, local_batch_size: int) -> float:
+        """Standard error of what a step of this share should take, as log ratio; 0: not known."""
+        best = self._nearest(local_batch_size)
+        return best.standard_error_ratio(local_batch_size) if best else 0.0
 
     def chance_ratio(
         self,

@@ -8,13 +8,13 @@ workers with different troubles do not excuse each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median
 
 from hetero_hvd.core.balance.step_time import StepTimeEstimator
 from hetero_hvd.core.diagnosis.lost_time import PARTS, Loss
 from hetero_hvd.core.diagnosis.watched_worker import NOW_ROWS, VERDICT_ROWS, WatchedWorker
-from hetero_hvd.messages import StepTiming, StragglerReported, WorkerId
+from hetero_hvd.messages import Cause, StepTiming, StragglerReported, WorkerId
 
 IDLE_ROWS = 2
 """A worker without samples in so many rows has lost them; in one, an epoch may have ended."""
@@ -87,17 +87,18 @@ class StragglerWatch:
             watched = self._watched.setdefault(worker, WatchedWorker())
             watched.look(row)
             losses[worker] = watched.measure(row, curves.get(worker))
-        common = _common(loss for loss in losses.values() if loss is not None)
+        common = _common([loss for loss in losses.values() if loss is not None])
         num_steps, self._step = step - self._step, step
         found = []
         for worker, row in zip(workers, rows, strict=True):
-            loss = losses[worker]
+            loss, watched = losses[worker], self._watched[worker]
             if loss is not None:
+                verdict = None
+                if not self._shares_vary and watched.has_fewer(row.local_batch_size):
+                    verdict = self._last_word(worker, step)
                 num_left_out = min(MAX_LEFT_OUT, max(0, num_steps - row.num_steps))
-                self._watched[worker].take(
-                    loss, loss.speed_ratio * (1.0 + common), step, num_left_out
-                )
-                verdict = self._judge(worker, step)
+                watched.take(loss, loss.without(common(loss)), step, num_left_out)
+                verdict = verdict or self._judge(worker, step)
             elif row.num_steps and not row.local_batch_size:
                 verdict = None if self._shares_vary else self._without_samples(worker, step)
             else:
@@ -111,8 +112,8 @@ class StragglerWatch:
         if watched.state != "slow" and (ratio := watched.found_slow()) is not None:
             return watched.tell(worker, step, ratio)
         if watched.state != "healthy" and watched.is_well_again():
-            watched.recover(step)
-            return _well(worker, step, median(watched.last(VERDICT_ROWS)))
+            since_step = watched.recover(step)
+            return _well(worker, step, median(watched.last(VERDICT_ROWS)), since_step)
         if watched.state == "slow" and watched.has_changed():
             return watched.tell(worker, step, median(watched.last(NOW_ROWS)))
         return None
@@ -121,10 +122,15 @@ class StragglerWatch:
         """A worker that is left without samples, which the last batch of an epoch does, too."""
         watched = self._watched[worker]
         watched.num_idle_rows += 1
-        if watched.state == "incomplete" or watched.num_idle_rows != IDLE_ROWS:
-            return None
+        return self._last_word(worker, step) if watched.num_idle_rows == IDLE_ROWS else None
+
+    def _last_word(self, worker: WorkerId, step: int) -> StragglerReported | None:
+        """By what it did with samples that it has no longer: that tells most of it."""
+        watched = self._watched[worker]
         ratio = watched.found_slow_at_last()
-        if ratio is None or (watched.state == "slow" and not watched.is_much_worse(ratio)):
+        if ratio is None or watched.state == "incomplete":
+            return None
+        if watched.state == "slow" and not watched.is_much_worse(ratio):
             return None
         watched.is_intermittent = False
         return watched.tell(worker, step, ratio)
@@ -137,24 +143,34 @@ class StragglerWatch:
         if not is_missing or watched.state == "incomplete":
             return None
         watched.state = "incomplete"
-        return _well(worker, step, math.nan)
+        return _well(worker, step, math.nan, step)
 
 
-def _common(losses: Iterable[Loss]) -> float:
-    """What all workers lose alike, part by part, as a ratio to the expected time."""
-    parts = [loss.parts for loss in losses]
-    if len(parts) < 2:  # noqa: PLR2004 - alone, nobody else suffers
-        return 0.0
-    which = len(parts) // COMMON_QUANTILE
-    return sum(sorted(max(0.0, found.get(p, 0.0)) for found in parts)[which] for p in PARTS)
+def _common(losses: Sequence[Loss]) -> Callable[[Loss], dict[Cause, float]]:
+    """What all workers lose alike, by part: as many seconds, or as much of what a step should take.
+
+    Returns:
+        Gives the seconds that one of them loses so.
+    """
+    if len(losses) < 2:  # noqa: PLR2004 - alone, nobody else suffers
+        return lambda _: {}
+    which = len(losses) // COMMON_QUANTILE
+    ratios: dict[Cause, float] = {}
+    seconds: dict[Cause, float] = {}
+    parts = [(loss.parts, loss.expected_seconds) for loss in losses]
+    for part in PARTS:
+        lost = [(max(0.0, found.get(part, 0.0)), expected) for found, expected in parts]
+        ratios[part] = sorted(ratio for ratio, _ in lost)[which]
+        seconds[part] = sorted(ratio * expected for ratio, expected in lost)[which]
+    return lambda loss: {p: max(ratios[p] * loss.expected_seconds, seconds[p]) for p in PARTS}
 
 
-def _well(worker: WorkerId, step: int, speed_ratio: float) -> StragglerReported:
+def _well(worker: WorkerId, step: int, speed_ratio: float, since_step: int) -> StragglerReported:
     return StragglerReported(
         step=step,
         worker=worker,
         is_slow=False,
         speed_ratio=speed_ratio,
         cause=None,
-        since_step=step,
+        since_step=since_step,
     )

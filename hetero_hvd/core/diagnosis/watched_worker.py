@@ -12,7 +12,7 @@ from typing import Literal
 
 from hetero_hvd.core.balance.step_time import MAD_TO_SIGMA, StepTimeEstimator
 from hetero_hvd.core.diagnosis.lost_time import EXPLAINED_RATIO, SMOOTHING, Loss, Usual, causes_of
-from hetero_hvd.core.diagnosis.own_speed import SpeedBaseline
+from hetero_hvd.core.diagnosis.own_speed import BUCKET_RATIO, CERTAIN_ERRORS, SpeedBaseline
 from hetero_hvd.messages import Cause, StepTiming, StragglerReported, WorkerId
 
 VERDICT_RATIO, HEALTHY_RATIO = 0.85, 0.95
@@ -50,7 +50,7 @@ class _Row:
     """What was made of a row.
 
     Attributes:
-        loss: Against what it should have been.
+        loss: Its own, against what it should have been.
         first_step: Of the row.
         ratio: Speed / own speed, without what all lose alike.
         is_bad: Whether that is worse than chance.
@@ -90,7 +90,8 @@ class WatchedWorker:
         if estimator is not None:
             busy = row.busy_seconds
             # Even if others lose as much: what a step then takes at a new share is not its best.
-            self.best.learn(estimator, size, busy_seconds=busy, speed_ratio=self.smooth_alone)
+            shown = self.smooth_alone if self.state != "slow" else self.told[1]
+            self.best.learn(estimator, size, busy_seconds=busy, speed_ratio=shown)
         expected_busy = self.best.expected_seconds(size)
         if not math.isfinite(expected_busy):
             return None
@@ -131,12 +132,20 @@ class WatchedWorker:
             self.granted += SMOOTHING * (now - self.granted)
             self.most_granted = max(self.most_granted, self.granted)
 
-    def take(self, loss: Loss, ratio: float, step: int, num_left_out: int) -> None:
-        """Keep a row; a healthy one is learnt from, unless it only looks so beside slow others."""
+    def take(self, loss: Loss, own: Loss, step: int, num_left_out: int) -> None:
+        """Keep a row; a healthy one is learnt from, unless it only looks so beside slow others.
+
+        Args:
+            loss: Of the row.
+            own: What of it others do not lose alike.
+            step: Last one of the row.
+            num_left_out: See `_Row`.
+        """
+        ratio = own.speed_ratio
         chance = self.best.chance_ratio(loss.row.local_batch_size, 1, loss.row.num_steps)
         is_bad = ratio < VERDICT_RATIO * math.exp(-chance)
         first_step = step - loss.row.num_steps + 1
-        self.rows.append(_Row(loss, first_step, ratio, is_bad, num_left_out))
+        self.rows.append(_Row(own, first_step, ratio, is_bad, num_left_out))
         self.smooth += SMOOTHING * (ratio - self.smooth)
         self.smooth_alone += SMOOTHING * (min(ratio, loss.speed_ratio) - self.smooth_alone)
         self.num_told_rows += 1
@@ -249,8 +258,13 @@ class WatchedWorker:
         self.well_step = rows[0].first_step - 1
         return _mean_ratio(rows)
 
+    def has_fewer(self, local_batch_size: int) -> bool:
+        """Whether so much less than its newest row had, that less is known of what it can do."""
+        before = self.rows[-1].loss.row.local_batch_size if self.rows else 0
+        return local_batch_size * BUCKET_RATIO < before
+
     def found_slow_at_last(self) -> float | None:
-        """Its speed ratio if its last rows are all bad, to be asked when it has lost its samples.
+        """Its speed ratio if its last rows are all bad, to be asked when it has lost samples.
 
         Then no row follows that could tell more. None: it was not slow, that could be chance, or
         too little is known of it.
@@ -284,17 +298,29 @@ class WatchedWorker:
         return (rows[begins[0] :], len(begins)) if begins else ([], 0)
 
     def is_well_again(self) -> bool:
-        """Whether that it was slow is over."""
+        """Whether that it was slow is over.
+
+        Not by rows at a share of which so little is known that it may be as slow as before.
+        """
         if self.num_told_rows < NOW_ROWS:
+            return False
+        shares = {row.loss.row.local_batch_size for row in list(self.rows)[-VERDICT_ROWS:]}
+        error = max(map(self.best.error_ratio, shares))
+        if CERTAIN_ERRORS * error > -math.log(self.told[1]):
             return False
         if self.is_intermittent and any(row.is_bad for row in list(self.rows)[-QUIET_ROWS:]):
             return False
         return median(self.last(VERDICT_ROWS)) >= HEALTHY_RATIO
 
-    def recover(self, step: int) -> None:
-        """It is well again from here on."""
+    def recover(self, step: int) -> int:
+        """It is well again; since the step that this gives, the first of its newest good rows."""
         self.state = "healthy"
-        self.well_step = step
+        self.well_step = since_step = step
+        for row in reversed(list(self.rows)[-self.num_told_rows :]):
+            if row.ratio < VERDICT_RATIO:
+                break
+            since_step = row.first_step
+        return since_step
 
     def is_much_worse(self, ratio: float) -> bool:
         """Whether this is worth another word beside the speed that was told."""

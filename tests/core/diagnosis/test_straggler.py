@@ -234,3 +234,88 @@ def test_a_noisy_worker_is_not_judged_by_its_lucky_steps(watched):
         return row_of(row.local_batch_size, row.busy_seconds * chance.lognormvariate(0, 0.5))
 
     assert watched.run(1000, change) == []
+
+
+SHARES_FALL = {  # how many times as long its steps take, and its share after three of them
+    "a third": (3.0, SHARE // 3),
+    "a fifth": (5.0, SHARE // 5),
+    "a tenth": (10.0, SHARE // 10),
+    "one sample": (40.0, 1),
+    "none": (40.0, 0),
+}
+
+
+@pytest.mark.parametrize("case", SHARES_FALL)
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_who_loses_a_part_of_its_samples_is_judged_by_what_it_did_with_them(watched, case, noise):
+    """The more it loses, the less is known of what it can do with what is left."""
+    longer, share = SHARES_FALL[case]
+    chance = random.Random(1)  # noqa: S311 - can be repeated
+
+    def slow(at, row):
+        factor = longer if at == 2 else 1.0
+        return slower(at, compute=factor * chance.lognormvariate(0, noise))(at, row)
+
+    watched.run(30, lambda at, row: slower(at, compute=chance.lognormvariate(0, noise))(at, row))
+    watched.run(3, slow)
+    assert watched.reports == []
+    watched.run(30, slow, shares=(SHARE, SHARE, share))
+    first = watched.reports[0]
+    assert (str(first.worker), first.is_slow, first.cause) == ("slow:0", True, "compute")
+    assert first.speed_ratio == pytest.approx(1 / longer, rel=0.2)
+    assert all(report.is_slow for report in watched.reports), "it is called well"
+
+
+def test_a_share_that_falls_makes_no_healthy_worker_slow(watched):
+    """Whatever the balancer does, and in the midst of a spike."""
+    watched.run(30)
+    for number, share in enumerate((30, 10, 50, 20, 5, 1, 50, 3)):
+        watched.run(1, slower(2, compute=10.0 if number % 2 else 1.0), shares=(SHARE, SHARE, share))
+        watched.run(4, shares=(SHARE, SHARE, share))
+    assert watched.reports == []
+
+
+def test_the_cause_is_what_others_do_not_lose_alike(watched):
+    """Its device is slow; then something takes as long on all, which is nobody's fault."""
+    watched.run(20)
+    (said,) = watched.run(20, slower(0, compute=2.0))
+    assert said.endswith("(compute)")
+
+    def all_wait(at, row):
+        busy = row.forward_seconds + row.backward_seconds
+        return row_of(row.local_batch_size, busy * (2.0 if at == 0 else 1.0), data_wait_seconds=0.2)
+
+    assert [said for said in watched.run(40, all_wait) if "input" in said] == []
+
+
+@pytest.mark.parametrize("num_well", [3, 5, 8])
+def test_it_is_well_since_its_first_step_that_was_well(watched, num_well):
+    """That is told some rows later."""
+    watched.run(20)
+    watched.run(12, slower(2, compute=3.0))
+    well = watched.step + 1
+    watched.run(num_well)
+    (report,) = [report for report in watched.reports if not report.is_slow] or [None]
+    assert report is None or report.since_step == well
+    assert (report is not None) == (num_well >= 5)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.1])
+def test_nobody_is_well_again_by_rows_that_could_be_as_slow_as_before(watched, noise):
+    """At a share of one sample, which it never had, ten are as little known as one."""
+    for seed in range(10):
+        shown = type(watched)()
+        chance = random.Random(seed)  # noqa: S311 - can be repeated
+
+        def change(at, row, factor=1.0, chance=chance):
+            times = (factor if at == 2 else 1.0) * chance.lognormvariate(0, noise)
+            return slower(at, compute=times)(at, row)
+
+        def slow(at, row, change=change):
+            return change(at, row, 3.0)
+
+        for number, share, how in ((3, 16, change), (97, 11, change), (4, 11, slow), (7, 1, slow)):
+            shown.run(number, how, shares=(SHARE, SHARE, share), overhead=0.0005)
+        shown.run(40, slow, shares=(SHARE, SHARE, 4), overhead=0.0005)
+        assert shown.reports
+        assert all(report.is_slow for report in shown.reports), seed
