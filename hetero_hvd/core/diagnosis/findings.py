@@ -67,6 +67,7 @@ class Episode:
         cost_seconds_per_step: By how much a step would be shorter if it were well.
         gain_ratio: By how much faster the job would be then; None: not known.
         cost_seconds: In all.
+        charged: Last step of each exchange that was charged, and what it had cost by then.
     """
 
     worker: WorkerId
@@ -81,6 +82,7 @@ class Episode:
     cost_seconds_per_step: float = math.nan
     gain_ratio: float | None = None
     cost_seconds: float = 0.0
+    charged: list[tuple[int, float]] = field(default_factory=list)
 
 
 def diagnose(

@@ -57,6 +57,7 @@ SAME_SHARE_RATIO = 0.1
 similar, they do not tell what binds the run."""
 
 MAX_EPISODES = 20
+"""So many that are over are kept one by one."""
 
 Rows = dict[WorkerId, StepTiming]
 
@@ -85,7 +86,8 @@ class Diagnoser:
         self._num_judged = self._num_of_plan = 0
         self._means_of: dict[int, Rows] = {}
         self._spells = Spells(WINDOW_EXCHANGES)
-        self._episodes: deque[Episode] = deque(maxlen=MAX_EPISODES)
+        self._episodes: list[Episode] = []
+        self._sums: dict[tuple[object, ...], Episode] = {}
         self._num_exchanges = self._looked_at = 0
         self._has_report = self._is_over = False
         self._told: dict[str, object] = {}
@@ -141,10 +143,10 @@ class Diagnoser:
 
     def _whole(self) -> list[Episode]:
         """All, with those that are over added up by worker and cause."""
-        found: dict[object, Episode] = {}
+        found = dict(self._sums)
         for episode in self._episodes:
             is_past = episode.until_step is not None
-            key = (episode.worker, episode.cause) if is_past else id(episode)
+            key = (episode.worker, episode.cause) if is_past else (id(episode),)
             found[key] = _together(found[key], episode) if key in found else episode
         return list(found.values())
 
@@ -273,26 +275,34 @@ class Diagnoser:
             self._end_of(event.worker, since)
             return
         cause = event.cause or "unknown"
-        for episode in reversed(self._episodes):
-            is_lasting = episode.until_step is None
-            if episode.worker == event.worker and (is_lasting or episode.since_step == since):
-                episode.until_step = None  # its timings may have been missing for a while
-                episode.speed_ratio = event.speed_ratio
-                episode.cause = cause
-                episode.causes = event.causes
-                return
+        first_share = 0
+        for before in reversed(self._episodes):
+            is_lasting = before.until_step is None
+            if before.worker != event.worker or not (is_lasting or before.since_step == since):
+                continue
+            if is_lasting and "unknown" not in (before.cause, cause) and before.cause != cause:
+                since, first_share = event.step + 1, before.first_share
+                self._end(before, since)  # what it has cost is not for the new cause
+                break
+            before.until_step = None  # its timings may have been missing for a while
+            before.speed_ratio = event.speed_ratio
+            before.cause = cause
+            before.causes = event.causes
+            return
         episode = Episode(
             worker=event.worker,
             since_step=since,
             speed_ratio=event.speed_ratio,
             cause=cause,
             causes=event.causes,
+            first_share=first_share,
         )
-        self._episodes.append(episode)
+        self._keep(episode)
         rows = [t.rows for t in self._tables if t.step >= since and event.worker in t.rows]
         if rows:
             episode.first_share = rows[0][event.worker].local_batch_size
         self._charge_earlier_shares(episode)
+        episode.charged.append((since - 1, episode.cost_seconds))
         self._charge(episode, since_step=since)
 
     def _charge_earlier_shares(self, episode: Episode) -> None:
@@ -321,6 +331,8 @@ class Diagnoser:
         if math.isfinite(cost):
             new = zip(told, counts, strict=True)
             episode.cost_seconds += cost * sum(n for table, n in new if table.step >= since_step)
+            episode.charged.append((told[-1].step, episode.cost_seconds))
+            del episode.charged[:-WINDOW_EXCHANGES]
         num_passed = told[-1].step - told[0].step + counts[0]
         cost *= min(1.0, sum(counts) / num_passed)
         episode.cost_seconds_per_step = cost
@@ -337,8 +349,22 @@ class Diagnoser:
                 self._end(episode, step)
 
     def _end(self, episode: Episode, step: int) -> None:
-        episode.until_step = step
+        """It is over since a step; what was charged from there on it did not cost."""
+        episode.until_step = max(step, episode.since_step)
         episode.until_exchange = self._num_exchanges
+        episode.cost_seconds = max(
+            (seconds for at, seconds in episode.charged if at < step), default=episode.cost_seconds
+        )
+
+    def _keep(self, episode: Episode) -> None:
+        """Of the oldest that are over only their sums are kept, by worker and cause."""
+        self._episodes.append(episode)
+        past = [each for each in self._episodes if each.until_step is not None]
+        if len(past) > MAX_EPISODES:
+            self._episodes.remove(past[0])
+            key = past[0].worker, past[0].cause
+            before = self._sums.get(key)
+            self._sums[key] = _together(before, past[0]) if before else past[0]
 
     def _means(self, num_exchanges: int = WINDOW_EXCHANGES, *, of_plan: bool = False) -> Rows:
         """Of each worker that has work, over the newest exchanges; of the present shares alone."""

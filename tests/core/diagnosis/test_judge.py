@@ -122,7 +122,7 @@ def test_what_a_straggler_cost_adds_up(run):
     assert (found.worker, found.cause) == (ALPHA, "throttle")
     assert found.evidence["cost_seconds"] == pytest.approx(20 * 0.09)
     run.exchanges(2, slow, waiting)
-    (found,) = run.report(is_slow=False)
+    (found,) = run.report(is_slow=False, num_steps=0)
     assert found.is_past
     assert found.evidence["cost_seconds"] == pytest.approx(40 * 0.09)
     run.exchanges(2, row(), row())
@@ -151,6 +151,50 @@ def test_what_a_straggler_cost_before_it_was_told_of_counts(run, case):
     assert words in found.words
 
 
+@pytest.mark.parametrize("num_well", [1, 3, 6])
+def test_nothing_is_charged_for_steps_in_which_it_was_well_again(run, num_well):
+    """That it is well is told some exchanges later."""
+    slow, waiting = row(compute=0.18, data=0.0), row(compute=0.09, data=0.0, comm=0.1)
+    run.exchanges(3, slow, waiting)
+    run.report()
+    run.exchanges(2, slow, waiting)
+    run.exchanges(num_well, row(), row())
+    (found,) = run.report(is_slow=False, num_steps=10 * num_well)
+    assert found.evidence["until_step"] == 50
+    assert found.evidence["cost_seconds"] == pytest.approx(40 * 0.09)
+
+
+def test_what_each_cause_has_cost_is_told_apart(run):
+    """Its cause has changed while it lasted; one that was not known is only known better."""
+    slow, waiting = row(compute=0.18, data=0.0), row(compute=0.09, data=0.0, comm=0.1)
+    run.exchanges(3, slow, waiting)
+    run.report(cause="unknown")
+    run.report(cause="compute")
+    run.exchanges(2, slow, waiting)
+    run.report(cause="script")
+    run.exchanges(1, slow, waiting)
+    told = [found for found in run.judge.findings() if found.kind == "straggler"]
+    assert [(f.cause, f.is_past, f.evidence["since_step"]) for f in told] == [
+        ("script", False, 50),
+        ("compute", True, 10),
+    ]
+    costs = [found.evidence["cost_seconds"] for found in told]
+    assert costs == pytest.approx([10 * 0.09, 40 * 0.09])
+
+
+def test_all_that_was_ever_slow_is_added_up(run):
+    """Also what is too old to be kept one by one."""
+    slow, waiting = row(compute=0.18, data=0.0), row(compute=0.09, data=0.0, comm=0.1)
+    for _ in range(30):
+        run.exchanges(1, row(), row())
+        run.exchanges(1, slow, waiting)
+        run.report(num_steps=10)
+        run.report(is_slow=False, num_steps=0)
+    (found,) = [f for f in run.judge.findings(of_whole_run=True) if f.kind == "straggler"]
+    assert "was slow 30 times from step 10 to 600" in found.words
+    assert found.evidence["cost_seconds"] == pytest.approx(29 * 10 * 0.09, rel=0.1)
+
+
 def test_a_straggler_whose_timings_were_missing_for_a_while_is_the_same_one(run):
     """It was never well since that step: it is told once, and what it cost is charged once."""
     slow, waiting = row(compute=0.18, data=0.0), row(compute=0.09, data=0.0, comm=0.1)
@@ -158,7 +202,9 @@ def test_a_straggler_whose_timings_were_missing_for_a_while_is_the_same_one(run)
     report = StragglerReported(
         step=29, worker=ALPHA, is_slow=True, speed_ratio=0.5, cause="compute", since_step=10
     )
-    missing = msgspec.structs.replace(report, is_slow=False, speed_ratio=math.nan, cause=None)
+    missing = msgspec.structs.replace(
+        report, is_slow=False, speed_ratio=math.nan, cause=None, since_step=30
+    )
     run.judge.observe(report)
     assert len(run.judge.news()) == 1
     run.judge.observe(missing)
