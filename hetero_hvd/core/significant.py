@@ -18,3 +18,8 @@ def significant(value: float, bits: int = BITS) -> float:
         return math.ldexp(round(mantissa * scale) / scale, exponent)
     except OverflowError:  # it is among the largest that there are
         return value
+
+
+def ratio_in_words(ratio: float) -> str:
+    """Two digits behind the point, and of less than a tenth the first that is not 0."""
+    return f"{ratio:.2f}" if not abs(ratio) < 0.1 else f"{ratio:.1g}"  # noqa: PLR2004

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.significant import BITS, significant
+from hetero_hvd.core.significant import BITS, ratio_in_words, significant
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -28,3 +28,12 @@ def test_what_has_few_digits_has_them_afterwards(value):
     """Equal, and what is no number stays none."""
     assert significant(value) == value
     assert math.isnan(significant(math.nan))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [(1.0, "1.00"), (0.456, "0.46"), (0.1, "0.10"), (0.05, "0.05"), (0.0034, "0.003"), (0.0, "0")],
+)
+def test_a_small_ratio_is_not_told_as_none(ratio, words):
+    """A worker that is 300 times slower does something."""
+    assert ratio_in_words(ratio) == words

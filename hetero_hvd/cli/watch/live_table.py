@@ -9,6 +9,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from hetero_hvd.core.printable import printable
+from hetero_hvd.core.significant import ratio_in_words
 from hetero_hvd.core.view.live import LiveState, WorkerView
 from hetero_hvd.core.view.live_nodes import NodeView
 from hetero_hvd.core.view.quality import quality_in_words
@@ -245,7 +246,8 @@ def detail_of(worker: WorkerView) -> Iterator[str]:
     yield printable(f"{worker.name}: {worker.state}, restarts {worker.restarts}")
     if worker.slow_since_step is not None:
         cause = printable(worker.slow_cause or "unknown")
-        speed = _number(worker.expected_speed_ratio, "{:.2f}")
+        ratio = worker.expected_speed_ratio
+        speed = "-" if ratio is None else ratio_in_words(ratio)
         yield f"  slow since step {worker.slow_since_step}: {cause}, {speed} of its own speed"
     whole = worker.step_seconds
     for part in STEP_PARTS:

@@ -15,6 +15,7 @@ import msgspec
 
 from hetero_hvd.core.diagnosis.best_shares import best_seconds, best_seconds_in_pieces
 from hetero_hvd.core.diagnosis.memory_room import memory_room
+from hetero_hvd.core.significant import ratio_in_words
 from hetero_hvd.messages import (
     BOUND_BY,
     OWN_PHASES,
@@ -163,7 +164,7 @@ def straggler_cost_seconds(rows: Rows, worker: WorkerId, speed_ratio: float) -> 
 def _straggler(episode: Episode, rows: Rows, sharing: Sharing) -> Finding:
     worker, cost, is_past = episode.worker, episode.cost_seconds_per_step, False
     what_to_do = _slow_by(episode.cause).advice.format(node=worker.node)
-    speed = f"{episode.speed_ratio:.2f} of its own speed ({_why(episode)})"
+    speed = f"{ratio_in_words(episode.speed_ratio)} of its own speed ({_why(episode)})"
     words = f"{worker} is slow since step {episode.since_step}: {speed}"
     words += (_compensated(episode, rows) if sharing == "planned" else "") + _price(episode)
     evidence = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from hetero_hvd.core.diagnosis.stall import stall_in_words
+from hetero_hvd.core.significant import ratio_in_words
 from hetero_hvd.messages import (
     DRAINED,
     BatchPlan,
@@ -98,4 +99,5 @@ def _of_straggler(event: StragglerReported) -> str:
     if not event.is_slow:
         return f"{event.worker} is as fast as it should be again"
     causes = " and ".join(event.causes) or event.cause
-    return f"{event.worker} is slow: {event.speed_ratio:.2f} of its own speed ({causes})"
+    speed = ratio_in_words(event.speed_ratio)
+    return f"{event.worker} is slow: {speed} of its own speed ({causes})"
