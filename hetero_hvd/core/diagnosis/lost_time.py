@@ -99,10 +99,14 @@ class Usual:
         return self.seconds[name] * _size(name, row)
 
     def excess(self, row: StepTiming, expected_busy_seconds: float) -> dict[Cause, float]:
-        """Seconds more than usual; `compute` takes what no other part of the busy time has."""
+        """Seconds more than usual; `compute` takes what no other part of the busy time has.
+
+        Of a worker that was never well it is not known what is usual: then all of the other parts
+        may be too much, and `compute` is what is too much at the least.
+        """
         found = _measured(row)
         excess: dict[Cause, float] = {
-            name: found[name] - self.of(name, row, default=found[name])
+            name: found[name] - self.of(name, row, default=found[name] if self.seconds else 0.0)
             for name in (*PARTS, *STOPS)
             if name in found
         }

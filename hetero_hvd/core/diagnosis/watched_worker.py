@@ -194,24 +194,28 @@ class WatchedWorker:
 
     def causes(self) -> dict[Cause, float]:
         """What accounts for the time lost in the newest bad rows; nothing if that is not known."""
-        return causes_of(self._newest_losses())
+        return self._causes_of(self._newest_losses())
+
+    def _causes_of(self, losses: Sequence[Loss]) -> dict[Cause, float]:
+        """Of a worker that was never well only `compute` can be told: see `Usual.excess`."""
+        causes = causes_of(losses)
+        return causes if self.usual.seconds or causes.keys() == {"compute"} else {}
 
     def _newest_losses(self) -> list[Loss]:
-        if not self.usual.seconds:
-            return []
         slow = [row.loss for row in self.rows if row.ratio < VERDICT_RATIO]
         return (slow or [row.loss for row in self.rows])[-NOW_ROWS:]
 
     def _lasting_causes(self) -> set[Cause]:
         """Those that each of the newest bad rows tells of by itself."""
-        each = [set(causes_of([loss])) for loss in self._newest_losses()]
+        each = [set(self._causes_of([loss])) for loss in self._newest_losses()]
         return set.intersection(*each) if each else set()
 
     def tell(self, worker: WorkerId, step: int, ratio: float) -> StragglerReported:
         """That it is slow, how slow and why."""
         causes = self.causes()
         self.told = (tuple(causes), ratio)
-        self.state, self.was_slow = "slow", False
+        self.state = "slow"
+        self.was_slow = False
         self.num_told_rows = self.num_rows_well = 0
         return StragglerReported(
             step=step,

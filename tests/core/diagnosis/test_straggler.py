@@ -113,6 +113,25 @@ def test_a_remembered_curve_is_the_measure_from_the_first_table(watched):
     assert said.startswith("slow:0 is slow")
 
 
+NEVER_WELL = {  # how many times as long it computes, what it waits for data, what is told of it
+    "its device is slow": ({"compute": 3.0}, "compute"),
+    "its device is slow, and it waits a little": ({"compute": 3.0, "wait": 0.1}, "compute"),
+    "it waits, which may be usual": ({"wait": 1.0}, "unknown"),
+    "it may be both": ({"compute": 2.0, "wait": 0.5}, "unknown"),
+}
+
+
+@pytest.mark.parametrize("how", NEVER_WELL)
+def test_the_cause_of_a_worker_that_was_never_well_here_is_told_if_it_can_be_nothing_else(
+    watched, how
+):
+    """An earlier job knows how long its steps take, not what else they are made of."""
+    change, cause = NEVER_WELL[how]
+    recall(watched)
+    (said,) = watched.run(20, slower(2, **change))
+    assert said.endswith(f"({cause})")
+
+
 def test_a_quota_that_holds_a_worker_back_is_called_throttle(watched):
     """Only if the time lost to it explains the time lost; one that was there before does not."""
     usual = 0.02
