@@ -30,6 +30,9 @@ from typing import TypeVar
 
 _Read = TypeVar("_Read")
 
+MAX_NODES = 8
+"""That a message names."""
+
 LASTING_ERRORS = frozenset(
     {
         errno.EACCES,
@@ -108,17 +111,23 @@ class MalformedDataError(UserError):
 
 
 class InfeasiblePlanError(UserError):
-    """The workers together cannot hold the global batch.
+    """The workers together cannot hold the global batch: each of them has a limit.
+
+    Args:
+        nodes: Theirs, in which the limits are set; the first few are named.
 
     Attributes:
         global_batch_size: What was asked for, samples per step.
         capacity: What the workers can hold, samples per step.
     """
 
-    def __init__(self, *, global_batch_size: int, capacity: int) -> None:
+    def __init__(self, *, global_batch_size: int, capacity: int, nodes: Sequence[str]) -> None:
+        more = len(nodes) - MAX_NODES
+        named = ", ".join(nodes[:MAX_NODES]) + (f" and {more} more" if more > 0 else "")
         super().__init__(
-            f"global_batch_size={global_batch_size} does not fit: the workers hold at most "
-            f"{capacity} samples per step; lower it, add a node, or raise the memory limits"
+            f"global_batch_size={global_batch_size} does not fit: by max_local_batch_size of "
+            f"{named} the workers hold at most {capacity} samples per step; raise that, lower the "
+            "batch, or add a node"
         )
         self.global_batch_size = global_batch_size
         self.capacity = capacity

@@ -30,7 +30,7 @@ from hetero_hvd.driver.workers.launchers.registry import launcher_of
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_launch import WorkerLauncher
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
-from hetero_hvd.errors import TryAgainError
+from hetero_hvd.errors import InfeasiblePlanError, TryAgainError
 from hetero_hvd.exit_codes import (
     EXIT_FAILED,
     EXIT_REFUSED,
@@ -134,7 +134,15 @@ class JobController:
             bus=self.bus,
             log_lines=log_lines,
         )
-        self.membership = self._new_membership()
+        self.membership = Membership(
+            config.job,
+            slots=self.slots,
+            channels=self._channels,
+            endpoints=self.endpoints,
+            rendezvous=self._rendezvous,
+            tracker=self.tracker,
+            on_over=self._over,
+        )
         self._shortage = MinWorkersNotice(
             config.job, self.slots, self.membership, self.tracker, console, bus=self.bus
         )
@@ -144,17 +152,6 @@ class JobController:
         self._crashes = Crashes(self.slots, self.membership, console, self.end)
         self.reception = Admission(
             config.job, self.slots, self.membership, self._channels, bus=self.bus, console=console
-        )
-
-    def _new_membership(self) -> Membership:
-        return Membership(
-            self._job,
-            slots=self.slots,
-            channels=self._channels,
-            endpoints=self.endpoints,
-            rendezvous=self._rendezvous,
-            tracker=self.tracker,
-            on_over=self._over,
         )
 
     def end(self, ending: JobResult) -> None:
@@ -240,9 +237,11 @@ class JobController:
         slot.heard(message)
         try:
             self._handle(slot, message)
+        except InfeasiblePlanError as error:
+            self.end(self._shortage.judged(error))
         except Exception as error:  # noqa: BLE001 - raised again by whoever awaits `ended`
             if not self.ended.done():
-                self.ended.set_exception(self._shortage.judged(error))
+                self.ended.set_exception(error)
 
     def status(self) -> dict[str, Any]:
         """What GET /status answers."""

@@ -26,6 +26,7 @@ from hetero_hvd.messages import (
     Crashed,
     Leaving,
     WorkerId,
+    WorkersJoined,
 )
 from hetero_hvd.run.records.run_folder import run_folder
 from hetero_hvd.run.tracking.run_tracker import MAX_RESETS_WITHOUT_STEP
@@ -33,7 +34,7 @@ from hetero_hvd.run.tracking.summary import Summary
 from tests.driver.test_controller import a_team, one_slot
 
 ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
-TOO_LARGE = InfeasiblePlanError(global_batch_size=8, capacity=4)
+TOO_LARGE = InfeasiblePlanError(global_batch_size=8, capacity=4, nodes=["alpha"])
 
 REFUSED = {
     "a port that another process has": (OSError(errno.EADDRINUSE, "taken"), True),
@@ -172,6 +173,39 @@ def test_the_driver_tells_wrong_input_from_what_may_pass(tmp_path, happen, disco
             one.output.close()
         await team.close()
         console.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_does_not_fit_is_told_in_one_line(tmp_path):
+    """It names the setting and its nodes; the members end with the same error, unshown."""
+
+    async def scenario():
+        team, console = a_team(tmp_path, discover=False)
+        process = SimpleNamespace(terminate=lambda: None)
+        slots = [one_slot(team, tmp_path, w.node, process=process) for w in (ALPHA, BETA)]
+        event = WorkersJoined(
+            rendezvous_id=1,
+            workers=(ALPHA, BETA),
+            applied_steps=0,
+            global_batch_size=240,
+            capacities=(60, 60),
+            prefetch_steps=0,
+        )
+        team.received(slots[0].host, event)
+        for slot in slots:
+            slot.output.feed(b"Traceback (most recent call last):\n")
+            slot.output.close()
+        ending = team.ended.result()
+        assert ending.exit_code == EXIT_USER_ERROR
+        assert ending.reason == (
+            "global_batch_size=240 does not fit: by max_local_batch_size of alpha, beta the "
+            "workers hold at most 120 samples per step; raise that, lower the batch, or add a node"
+        )
+        team.slots._tasks.clear()
+        await team.close()
+        console.close()
+        assert console._stream.getvalue() == ""
 
     asyncio.run(scenario())
 

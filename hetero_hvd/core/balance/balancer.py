@@ -63,7 +63,9 @@ def balance(
     low = np.minimum(low, high)
     if high.sum() < num_grains:
         raise InfeasiblePlanError(
-            global_batch_size=global_batch_size, capacity=int(high.sum()) * grain
+            global_batch_size=global_batch_size,
+            capacity=int(high.sum()) * grain,
+            nodes=tuple(dict.fromkeys(worker.node for worker in workers)),
         )
 
     def done_by(seconds: float) -> Counts:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from hetero_hvd.config import JobConfig
+from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
-from hetero_hvd.errors import InfeasiblePlanError, TryAgainError
+from hetero_hvd.errors import InfeasiblePlanError
+from hetero_hvd.exit_codes import exit_of_user_error
 from hetero_hvd.messages import StateDivided, WorkersJoined
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.tracking.run_tracker import RunTracker
@@ -67,18 +69,20 @@ class MinWorkersNotice:
             )
         self._is_short = is_short
 
-    def judged(self, error: Exception) -> Exception:
-        """The error that ends the job: a batch that its members cannot hold may fit with others.
+    def judged(self, error: InfeasiblePlanError) -> JobResult:
+        """The end of a job whose members cannot hold the batch: it may fit with others.
+
+        Nothing more of the members is shown: the same error ends them, and one line is enough.
 
         Args:
             error: What was raised.
 
         Returns:
-            The same, unless workers are missing for whom the batch was too large, or more may come.
+            It may pass if workers are missing for whom the batch was too large, or more may come.
         """
-        if not isinstance(error, InfeasiblePlanError):
-            return error
+        for slot in self._slots.all:
+            slot.output.drop()
         is_incomplete = len(self._tracker.workers) < len(self._slots.all)
         has_lost = any(record.exit_codes for record in self._tracker.summary.workers.values())
         may_pass = self._job.discover or is_incomplete or has_lost
-        return TryAgainError(str(error)) if may_pass else error
+        return JobResult(exit_of_user_error(may_pass=may_pass), str(error))

@@ -123,12 +123,21 @@ def test_a_worker_that_costs_more_than_it_gives_gets_nothing():
     assert balance(cluster, global_batch_size=100) == (50, 0, 50)
 
 
-def test_says_what_is_missing_when_memory_is_too_small():
-    """The error carries both numbers that the user needs."""
-    cluster = cluster_of([StepTimeModel(overhead_seconds=0.0, seconds_per_sample=0.1)])
-    with pytest.raises(InfeasiblePlanError, match="at most 7 samples") as caught:
-        balance(cluster, global_batch_size=8, capacities=[7])
-    assert (caught.value.global_batch_size, caught.value.capacity) == (8, 7)
+@pytest.mark.parametrize(("num_nodes", "more"), [(1, ""), (8, ""), (11, " and 3 more")])
+def test_says_what_is_missing_when_memory_is_too_small(num_nodes, more):
+    """The error carries both numbers that the user needs, and names the limit and its nodes."""
+    curve = StepTimeModel(overhead_seconds=0.0, seconds_per_sample=0.1)
+    workers = [WorkerId(f"n{i}", slot) for i in range(num_nodes) for slot in (0, 1)]
+    nodes = ", ".join(f"n{i}" for i in range(min(num_nodes, 8)))
+    words = f"by max_local_batch_size of {nodes}{more} the workers hold at most {7 * len(workers)} "
+    with pytest.raises(InfeasiblePlanError, match=words) as caught:
+        balance(
+            dict.fromkeys(workers, curve),
+            global_batch_size=1000,
+            capacities=[7] * len(workers),
+        )
+    found = caught.value
+    assert (found.global_batch_size, found.capacity) == (1000, 7 * len(workers))
 
 
 @pytest.mark.parametrize("batch", [1_000_000, 1_000_777])
