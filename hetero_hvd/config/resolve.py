@@ -30,6 +30,7 @@ from hetero_hvd.errors import ConfigError
 
 _READ_AS = {"bool": "true or false", "int": "a number", "float": "a number", "timestamp": "a date"}
 _JOB = {f"job.{setting.name}": setting for setting in JOB_SETTINGS}
+TOP_LEVEL = "the top level"
 GRANTED = Path("the nodes that were granted")
 """What takes the place of a file in messages."""
 
@@ -309,20 +310,37 @@ class _Reader:
                 self._note(inner, f"given twice, first in line {first:.0f}")
             elif known is not None and name not in known:
                 self._places[inner] = self._place_of(key)
-                self._note(inner, _unknown(name, known))
+                self._note(inner, _unknown(name, known, at or TOP_LEVEL))
             else:
                 self._places[inner] = self._place_of(key)
                 entries[name] = value
         return entries
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def _unknown(name: str, known: list[str], at: str) -> str:
     if name in REMOVED:
         return f"there is no such key any more: {REMOVED[name]}; remove it"
     nearest = difflib.get_close_matches(name, known, n=1)
+    others = [place for place, keys in _keys(ClusterConfig, "") if name in keys]
+    if others:
+        also = f"; or did you mean {nearest[0]!r}?" if nearest else ""
+        return f"belongs to {' or '.join(others)}, not to {at}: move it{also}"
     if nearest:
         return f"unknown key; nearest known key is {nearest[0]!r}"
     return f"unknown key; known keys are {', '.join(map(repr, known))}"
+
+
+def _keys(section: type[Any], at: str) -> Iterator[tuple[str, list[str]]]:
+    """All places that have keys, such as `nodes[]`, and these."""
+    settings = list(settings_of(section))
+    yield at or TOP_LEVEL, [setting.name for setting in settings]
+    for setting in settings:
+        inner = f"{at}.{setting.name}" if at else setting.name
+        match setting.kind:
+            case Section(of=held):
+                yield from _keys(held, inner)
+            case ListOf(item=Section(of=held)):
+                yield from _keys(held, f"{inner}[]")
 
 
 def _what(node: yaml.Node) -> str:

@@ -59,6 +59,34 @@ MALFORMED = {
         one("slot: 2"),
         ["F:3: nodes[0].slot: unknown key; nearest known key is 'slots'"],
     ),
+    "a key of the nodes": (
+        NODE + "job: {max_local_batch_size: 10}\n",
+        ["F:2: job.max_local_batch_size: belongs to nodes[], not to job: move it"],
+    ),
+    "a key of the job": (
+        one("discover: true"),
+        ["F:3: nodes[0].discover: belongs to job, not to nodes[0]: move it"],
+    ),
+    "a key of the job, above": (
+        NODE + "rule: lbb\n",
+        ["F:2: rule: belongs to job, not to the top level: move it"],
+    ),
+    "a key of the guard": (
+        NODE + "job: {cpu_temperature: 80}\n",
+        ["F:2: job.cpu_temperature: belongs to guard, not to job: move it"],
+    ),
+    "a key of the top level": (
+        NODE + "job: {pools: []}\n",
+        ["F:2: job.pools: belongs to the top level, not to job: move it"],
+    ),
+    "a key of two others": (
+        NODE + "job: {relative_speed: 1}\n",
+        ["F:2: job.relative_speed: belongs to nodes[] or nodes[].emulate, not to job: move it"],
+    ),
+    "a key of others, and near": (
+        NODE + "pool: a\n",
+        ["F:2: pool: belongs to nodes[], not to the top level: move it; or did you mean 'pools'?"],
+    ),
     "a key that there was": (
         NODE + "job: {channel_tls: true}\n",
         [f"F:2: job.channel_tls: there is no such key any more: {ALWAYS_TLS}; remove it"],
