@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_hvd.config.job import JOB_SETTINGS
@@ -87,8 +87,17 @@ OF_LEADER = {
 }
 """Settings of a job by which rank 0 leads and records a run without our driver."""
 
+
+def _alone(job_setting: Setting) -> Setting:
+    """What a job's setting may hold where no nodes.yaml has the balancer's other ones."""
+    if job_setting.name != "balance":
+        return job_setting
+    allowed = f"{job_setting.kind.allowed}, or the balancer's settings as JSON in braces"
+    return replace(job_setting, kind=replace(job_setting.kind, allowed=allowed))
+
+
 ALONE_SETTINGS = (
-    *(s for s in JOB_SETTINGS if s.name in _FOR_ALL | OF_LEADER),
+    *(_alone(s) for s in JOB_SETTINGS if s.name in _FOR_ALL | OF_LEADER),
     *SCRIPT_SETTINGS,
     *RECORD_SETTINGS,
 )

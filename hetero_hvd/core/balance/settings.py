@@ -30,7 +30,7 @@ class BalanceConfig:
     """First steps of the run with the same share for all, to compare with; >= 0."""
 
     min_gain_ratio: float = 0.005
-    """Predicted part of the step time that a new plan must save, >= 0, < 1."""
+    """Predicted part of the step time that a new plan must save, from 0 to 1."""
 
     exchange_seconds: float = 1.0
     """Time between two exchanges of timings once settled, > 0."""
@@ -52,7 +52,7 @@ class BalanceConfig:
         """
         checks = [
             ("baseline_steps", self.baseline_steps, self.baseline_steps >= 0, ">= 0"),
-            ("min_gain_ratio", self.min_gain_ratio, 0 <= self.min_gain_ratio < 1, ">= 0, < 1"),
+            ("min_gain_ratio", self.min_gain_ratio, 0 <= self.min_gain_ratio <= 1, "from 0 to 1"),
             (
                 "exchange_seconds",
                 self.exchange_seconds,

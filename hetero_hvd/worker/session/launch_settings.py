@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hetero_hvd.config import JobConfig, variables
+from hetero_hvd.config.setting import ENVIRONMENT_PREFIX, displayed
 from hetero_hvd.config.variables import RecordConfig
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.errors import ConfigError, JobError, UserError
@@ -203,7 +203,9 @@ def _alone(launch: WorkerLaunch, environment: Mapping[str, str]) -> LaunchSettin
     try:
         config = JobConfig(**(job | of_leader))
     except ConfigError as error:
-        raise UserError("; ".join(f"environment: {line}" for line in error.problems)) from error
+        in_json = BALANCING if text.startswith("{") else set()
+        lines = (_with_variable(line, in_json) for line in error.problems)
+        raise UserError("; ".join(lines)) from error
     lead = LeadSettings(
         balance=balance, job=config, record=record, has_page=has_page, environment=environment
     )
@@ -215,9 +217,33 @@ def _taken(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: given.pop(name) for name in names if name in given}
 
 
+def _with_variable(problem: str, in_json: Container[str]) -> str:
+    """What is wrong with a setting of the job, with the variable that it stands in.
+
+    Args:
+        problem: `setting: complaint`.
+        in_json: The settings that `BALANCE_VARIABLE` has given.
+    """
+    name, _, complaint = problem.partition(": ")
+    if name in in_json:
+        return f"environment: {BALANCE_VARIABLE}: {problem}"
+    return f"environment: {ENVIRONMENT_PREFIX}{name.upper()}: {complaint}"
+
+
 def _balance_config(text: str) -> BalanceConfig:
     """All of the balancer's settings, as JSON."""
     try:
-        return BalanceConfig(**json.loads(text))
-    except (TypeError, ValueError, ConfigError) as error:
-        raise UserError(f"{BALANCE_VARIABLE}={text!r}: {error}") from error
+        given = msgspec.json.decode(text, type=dict[str, Any])
+        _check_known(given)
+        JobConfig(**{name: given[name] for name in BALANCING & given.keys()})
+        return msgspec.convert(given, BalanceConfig)
+    except (msgspec.MsgspecError, UnicodeError, ConfigError) as error:
+        line = "; ".join(str(error).splitlines())
+        raise UserError(f"environment: {BALANCE_VARIABLE}: {line}") from error
+
+
+def _check_known(names: Iterable[str]) -> None:
+    known = [each.name for each in fields(BalanceConfig)]
+    unknown = ", ".join(displayed(name) for name in names if name not in known)
+    if unknown:
+        raise ConfigError([f"unknown key {unknown}; known keys are {', '.join(map(repr, known))}"])

@@ -384,7 +384,7 @@ def test_every_decision_says_why(settled, table):
     ("settings", "line"),
     [
         ({"baseline_steps": -1}, "baseline_steps=-1: must be >= 0"),
-        ({"min_gain_ratio": 1.0}, "min_gain_ratio=1.0: must be >= 0, < 1"),
+        ({"min_gain_ratio": 1.5}, "min_gain_ratio=1.5: must be from 0 to 1"),
         ({"exchange_seconds": 0.0}, "exchange_seconds=0.0: must be > 0 and finite"),
         ({"grain": 0}, "grain=0: must be >= 1"),
         ({"relative_speeds": {"b": 0.0}}, "relative_speeds[b]=0.0: must be > 0 and finite"),

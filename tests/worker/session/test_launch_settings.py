@@ -99,6 +99,7 @@ def told(text):
     return {"HETERO_HVD_LAUNCH": text}
 
 
+TRUE_OR_JSON = "true or false, or the balancer's settings as JSON in braces"
 MALFORMED = {
     "no JSON": (told("{"), "HETERO_HVD_LAUNCH: Input data was truncated"),
     "no record": (told("[]"), r"HETERO_HVD_LAUNCH: Expected `object`, got `array`"),
@@ -141,18 +142,60 @@ MALFORMED = {
     "a port": ({"HETERO_HVD_HTTP_PORT": "x"}, "HETERO_HVD_HTTP_PORT: found 'x', must be an int"),
     "an address": (
         {"HETERO_HVD_HTTP_ADDRESS": "0.0.0.0"},  # noqa: S104 - is refused
-        "environment: http_",
+        "environment: HETERO_HVD_HTTP_ADDRESS: found 0.0.0.0, must be 127.0.0.1 unless",
     ),
     "an export": (
         {"HETERO_HVD_EXPORT": "postgresql://me:secret1@db/x nothing"},
         r"HETERO_HVD_EXPORT: found 'postgresql://me:\(hidden\)@db/x nothing', must be",
     ),
-    "a balance": ({"HETERO_HVD_BALANCE": "5"}, "HETERO_HVD_BALANCE: found '5', must be true or"),
-    "a balancer": ({"HETERO_HVD_BALANCE": '{"speed": 1}'}, "HETERO_HVD_BALANCE=.*'speed'"),
-    "a balancer's range": ({"HETERO_HVD_BALANCE": '{"grain": 0}'}, "HETERO_HVD_BALANCE=.*grain"),
+    "a balance": ({"HETERO_HVD_BALANCE": "5"}, f"BALANCE: found '5', must be {TRUE_OR_JSON}"),
+    "a balance in a list": (
+        {"HETERO_HVD_BALANCE": "[1]"},
+        rf"BALANCE: found '\[1\]', must be {TRUE_OR_JSON}",
+    ),
+    "a balancer": (
+        {"HETERO_HVD_BALANCE": '{"rul": "lbb"}'},
+        "environment: HETERO_HVD_BALANCE: unknown key 'rul'; known keys are 'balance', 'rule', ",
+    ),
+    "a balancer's rule": (
+        {"HETERO_HVD_BALANCE": '{"rule": "lb"}'},
+        "environment: HETERO_HVD_BALANCE: rule: found 'lb', must be 'model' or 'static' or ",
+    ),
+    "a balancer's rule in another mode": (
+        {"HETERO_HVD_BALANCE": '{"rule": "lbb"}', "HETERO_HVD_REPRODUCIBLE": "1"},
+        "environment: HETERO_HVD_BALANCE: rule: found lbb, must be model: only that plans",
+    ),
+    "a rule in another mode": (
+        {"HETERO_HVD_RULE": "lbb", "HETERO_HVD_REPRODUCIBLE": "1"},
+        "environment: HETERO_HVD_RULE: found lbb, must be model: only that plans",
+    ),
+    "a balancer's ratio": (
+        {"HETERO_HVD_BALANCE": '{"min_gain_ratio": 7}'},
+        "HETERO_HVD_BALANCE: min_gain_ratio: found 7, must be a number of at least 0 and at most 1",
+    ),
+    "a balancer's number": (
+        {"HETERO_HVD_BALANCE": '{"baseline_steps": "9"}'},
+        "HETERO_HVD_BALANCE: baseline_steps: found '9', must be an integer of at least 0",
+    ),
+    "a balancer's range": (
+        {"HETERO_HVD_BALANCE": '{"grain": 0}'},
+        "environment: HETERO_HVD_BALANCE: grain=0: must be >= 1",
+    ),
+    "a balancer's type": (
+        {"HETERO_HVD_BALANCE": '{"relative_speeds": [1]}'},
+        r"HETERO_HVD_BALANCE: Expected `object`, got `array` - at `\$.relative_speeds`",
+    ),
+    "two of a balancer": (
+        {"HETERO_HVD_BALANCE": '{"rule": "lb", "balance": 1}'},
+        "HETERO_HVD_BALANCE: balance: found 1, must be true or false; rule: found 'lb', must be ",
+    ),
     "a balancer's JSON": (
         {"HETERO_HVD_BALANCE": "{"},
-        "HETERO_HVD_BALANCE='{': Expecting property",
+        "environment: HETERO_HVD_BALANCE: Input data was truncated",
+    ),
+    "a balancer's text": (
+        {"HETERO_HVD_BALANCE": '{"rule": "\udcff"}'},
+        "environment: HETERO_HVD_BALANCE: 'utf-8' codec can't encode character",
     ),
 }
 """Variables, and what is said."""
@@ -184,7 +227,7 @@ WRONG_ALONE = {
         {"HETERO_HVD_HTTP_CERTIFICATE": "a.pem", "HETERO_HVD_HTTP_PORT": "0"},
         ["together"],
     ),
-    "a balancer": ({"HETERO_HVD_BALANCE": "{"}, ["HETERO_HVD_BALANCE='{': Expecting"]),
+    "a balancer": ({"HETERO_HVD_BALANCE": "{"}, ["HETERO_HVD_BALANCE: Input data was truncated"]),
     "a folder without a name": ({"HETERO_HVD_OUTPUT": "/"}, ["OUTPUT: found '/', must be a path"]),
     "under horovodrun": (
         {"HOROVOD_RANK": "1", "HOROVOD_HOSTNAME": "b", "HETERO_HVD_GRAIN": "0"},
@@ -211,7 +254,7 @@ def test_a_wrong_variable_ends_a_script_that_runs_alone_with_one_line_each(case)
     lines = done.stderr.splitlines()
     assert len(lines) == len(words)
     for line, part in zip(sorted(lines), sorted(words), strict=True):
-        assert line.startswith("hetero-hvd: environment: ") or "BALANCE" in part
+        assert line.startswith("hetero-hvd: environment: ")
         assert part in line
 
 
@@ -266,6 +309,8 @@ BALANCE = {
     "off": BalanceConfig(balance=False),
     '{"balance": false}': BalanceConfig(balance=False),
     '{"exchange_seconds": 0.5}': BalanceConfig(exchange_seconds=0.5),
+    '{"min_gain_ratio": 1}': BalanceConfig(min_gain_ratio=1.0),
+    '{"relative_speeds": {"alpha": 2}}': BalanceConfig(relative_speeds={"alpha": 2.0}),
 }
 
 
