@@ -140,6 +140,8 @@ class BalancerState:
         else:
             sizes = self._even(event)
             reason = f"start: {_why_even(event)}"
+            if self._joined is None:  # it is said once
+                reason += calibration.unused_in_words(self._config, event)
         for worker, record in known.items():
             record.reset()
             self._all_known[worker] = record

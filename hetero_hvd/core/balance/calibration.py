@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from hetero_hvd.core.balance.balancer import slowest_seconds
 from hetero_hvd.core.balance.known import WorkerModel
-from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.core.balance.settings import DEFAULT_RULE, BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.messages import BatchPlan, Calibrated, WorkerId, WorkersJoined
 
@@ -119,6 +119,24 @@ def known_in_words(
         elif config.calibrate != "auto" and joined.can_calibrate:
             more += "; calibrate: auto can measure new ones first"
     return f"start: {_measured(known)} were measured before{more}"
+
+
+def unused_in_words(config: BalanceConfig, joined: WorkersJoined) -> str:
+    """Why `calibrate: auto` measures nobody where shares follow no speeds; a sentence's end.
+
+    Empty where nobody has asked for it.
+    """
+    if config.calibrate != "auto":
+        return ""
+    if config.rule != DEFAULT_RULE:
+        why = f" with rule: {config.rule}"
+    elif not config.balance:
+        why = " with balance: false"
+    elif not joined.follows_plan:
+        why = " as shares follow no plan"
+    else:
+        why = f" before step {config.baseline_steps}, by baseline_steps"
+    return f"; calibrate: auto has no effect{why}"
 
 
 def in_words(known: Mapping[WorkerId, WorkerModel]) -> str:

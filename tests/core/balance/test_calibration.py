@@ -7,6 +7,7 @@ import pytest
 
 from hetero_hvd.core.balance.balancer_state import BalancerState
 from hetero_hvd.core.balance.known import SpeedProfile
+from hetero_hvd.core.balance.policies.registry import make_policy
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Scenario
@@ -124,6 +125,43 @@ def test_what_the_first_plan_is_made_of_is_said(case, words):
     state = BalancerState(BalanceConfig(**{"calibrate": "auto"} | settings), remembered)
     (plan,) = state.handle(joined(**members), now_seconds=0.0)
     assert plan.reason == f"start: {words}"
+
+
+UNUSED = {
+    "another rule": ({"rule": "static"}, {}, " with rule: static"),
+    "another rule, balancing is off": ({"rule": "lbb", "balance": False}, {}, " with rule: lbb"),
+    "balancing is off": ({"balance": False}, {}, " with balance: false"),
+    "a baseline is measured": ({"baseline_steps": 5}, {}, " before step 5, by baseline_steps"),
+    "shares vary": ({}, {"shares_vary": True}, " as shares follow no plan"),
+    "nobody has asked": ({"calibrate": "never", "balance": False}, {}, None),
+    "nobody has asked another rule": ({"calibrate": "never", "rule": "static"}, {}, None),
+    "it has an effect": ({}, {}, None),
+    "a baseline is over": ({"baseline_steps": 5}, {"applied_steps": 5}, None),
+}
+"""What the user says, how the members are, and why nobody is measured; None: nothing is said."""
+
+
+@pytest.mark.parametrize("case", UNUSED)
+def test_that_it_has_no_effect_is_said_once(case):
+    """With the first shares of the run, not with those of a later membership."""
+    settings, members, why = UNUSED[case]
+    policy = make_policy(BalanceConfig(**{"calibrate": "auto"} | settings))
+    (first,) = policy.handle(joined(**members), now_seconds=0.0)
+    (second,) = policy.handle(joined(**members, rendezvous_id=2), now_seconds=1.0)
+    said = f"; calibrate: auto has no effect{why}"
+    assert first.reason.startswith("start")
+    assert first.reason.endswith(said) == (why is not None)
+    assert ("no effect" in first.reason, "no effect" in second.reason) == (why is not None, False)
+
+
+def test_who_joins_after_the_baseline_is_measured():
+    """What is said of it counts for the steps before."""
+    policy = BalancerState(BalanceConfig(calibrate="auto", baseline_steps=5))
+    found = [
+        policy.handle(joined(rendezvous_id=number, applied_steps=steps), now_seconds=0.0)
+        for number, steps in ((1, 0), (2, 4), (3, 5))
+    ]
+    assert [plan.calibration_ratio > 0 for (plan,) in found] == [False, False, True]
 
 
 def told(plan_id, *seconds, rendezvous_id=1):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
+from hetero_hvd.core.balance.calibration import unused_in_words
 from hetero_hvd.core.balance.hysteresis import Decision
 from hetero_hvd.core.balance.planner import even_plan, first_plan, next_plan
 from hetero_hvd.core.balance.settings import BalanceConfig
@@ -47,8 +48,9 @@ class StaticSplit:
     ) -> Sequence[BatchPlan | Decision]:
         """See `Policy`."""
         if isinstance(event, WorkersJoined):
+            more = "" if self._joined else unused_in_words(self._config, event)
             self._joined = event
-            self._plan = first_plan(event, self._first(event), reason="start")
+            self._plan = first_plan(event, self._first(event), reason=f"start{more}")
             return [self._plan]
         joined, plan = self._joined, self._plan
         if isinstance(event, Calibrated):  # none of these rules asks for it
