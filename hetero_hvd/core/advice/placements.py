@@ -13,10 +13,12 @@ from hetero_hvd.core.advice.advice import GAIN_ERROR, WORTH_RATIO, Advice, Gain,
 from hetero_hvd.core.advice.race import student
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.cost.placement import (
+    ANY_SHARE,
     DISTINCT_RATIO,
     ShareTime,
     flattest_line,
     is_varied,
+    largest_shares,
     line_through,
     step_seconds,
 )
@@ -85,7 +87,11 @@ class MeasuredJob:
         return ""
 
     def figures(
-        self, nodes: Sequence[str], models: Mapping[WorkerId, StepTimeModel], reduction: float
+        self,
+        nodes: Sequence[str],
+        models: Mapping[WorkerId, StepTimeModel],
+        reduction: float,
+        largest: Mapping[WorkerId, float] = ANY_SHARE,
     ) -> Figures:
         """What these nodes would do with the best plan for them.
 
@@ -93,13 +99,14 @@ class MeasuredJob:
             nodes: At least one of `nodes`.
             models: Curve of each worker.
             reduction: Of it nobody could hide so many seconds per step.
+            largest: Far beyond which share curves are not believed, see `step_seconds`.
 
         Returns:
             Samples per second; price per hour and power for each of them, where each node has
             one. Zero samples, and infinite prices: they cannot hold the batch.
         """
         workers = [worker for worker in self.joined.workers if worker.node in nodes]
-        seconds = step_seconds(self.joined, models, workers)
+        seconds = step_seconds(self.joined, models, workers, largest)
         seconds += reduction if len(workers) > 1 else 0.0
         size = self.joined.global_batch_size
         found: dict[Goal, float] = {"speed": size / seconds if seconds > 0 else math.inf}
@@ -119,8 +126,9 @@ def placements(
     (jackknife, Tukey 1958), which gives the standard deviation of the gain. At the lower end of its
     interval fewer workers wait as long for reductions as all do, at the upper end for none. Where a
     worker's shares tell nothing of what of its time does not depend on them, all of it does at the
-    lower end, and none at the upper one. All together are as fast as was measured, or as the curves
-    say, whichever is worse or better.
+    lower end, and none at the upper one; far beyond the largest share
+    that was measured it does so at the lower end whatever they tell. All together are as fast as
+    was measured, or as the curves say, whichever is worse or better.
 
     Args:
         run: What was measured; `problem` must be empty.
@@ -128,11 +136,12 @@ def placements(
         command: How to leave a node out; `{node}` is its name.
     """
     models = {worker: line_through(rows) for worker, rows in run.times.items()}
-    before = run.figures(run.nodes, models, run.exposed_seconds)
+    largest = largest_shares(run.times)
+    before = run.figures(run.nodes, models, run.exposed_seconds, largest)
     told: set[tuple[str, ...]] = set()
     for goal in before:
         sets = {
-            nodes: run.figures(nodes, models, run.exposed_seconds)
+            nodes: run.figures(nodes, models, run.exposed_seconds, largest)
             for nodes in sets_of(run, goal, models)
         }
         gained = {nodes: _gain(goal, before, found[goal]) for nodes, found in sets.items()}
@@ -180,13 +189,18 @@ def _gain(goal: Goal, before: Figures, after: float) -> float:
 def _gains(run: MeasuredJob, nodes: Sequence[str]) -> dict[Goal, Gain]:
     """How much better a set is than all, as an interval; see `placements`."""
 
-    def gain(models: Mapping[WorkerId, StepTimeModel], reduction: float) -> dict[Goal, float]:
-        after = run.figures(nodes, models, reduction)
-        before = run.figures(run.nodes, models, run.exposed_seconds)
+    def gain(
+        models: Mapping[WorkerId, StepTimeModel],
+        reduction: float,
+        largest: Mapping[WorkerId, float],
+    ) -> dict[Goal, float]:
+        after = run.figures(nodes, models, reduction, largest)
+        before = run.figures(run.nodes, models, run.exposed_seconds, largest)
         return {goal: _gain(goal, before, after[goal]) for goal in before}
 
     models = {worker: line_through(rows) for worker, rows in run.times.items()}
-    without = [gain(part, run.exposed_seconds) for part in _without_a_block(run.times)]
+    largest = largest_shares(run.times)
+    without = [gain(part, run.exposed_seconds, largest) for part in _without_a_block(run.times)]
     freedom = len(without) - 1
     widths = {
         goal: student(1.0 - GAIN_ERROR / 2, freedom)
@@ -194,11 +208,12 @@ def _gains(run: MeasuredJob, nodes: Sequence[str]) -> dict[Goal, Gain]:
         for goal in without[0]
     }
     # As much faster all are in truth than the curves say, so much less is gained.
-    modelled = run.figures(run.nodes, models, run.exposed_seconds)["speed"]
+    modelled = run.figures(run.nodes, models, run.exposed_seconds, largest)["speed"]
     faster = run.samples_per_second / modelled
     faster = faster if math.isfinite(faster) and faster > 0 else 1.0
     flattest = {worker: flattest_line(rows) for worker, rows in run.times.items()}
-    worst, best = gain(models, run.exposed_seconds), gain(flattest, 0.0)
+    worst = gain(models, run.exposed_seconds, largest)
+    best = gain(flattest, 0.0, ANY_SHARE)
     return {
         goal: Gain(
             goal=goal,

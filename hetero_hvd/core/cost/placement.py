@@ -14,6 +14,11 @@ from hetero_hvd.messages import WorkerId, WorkersJoined
 DISTINCT_RATIO = 0.2
 """Two shares that differ by more tell what of a step's time does not depend on the share."""
 
+FAR_RATIO = 1.5
+"""Nothing is known of a share that is so many times as large as any that was measured."""
+
+ANY_SHARE: Mapping[WorkerId, float] = {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShareTime:
@@ -31,9 +36,22 @@ class ShareTime:
 
 
 def step_seconds(
-    joined: WorkersJoined, models: Mapping[WorkerId, StepTimeModel], workers: Sequence[WorkerId]
+    joined: WorkersJoined,
+    models: Mapping[WorkerId, StepTimeModel],
+    workers: Sequence[WorkerId],
+    largest: Mapping[WorkerId, float] = ANY_SHARE,
 ) -> float:
-    """Of the best plan for these workers, without the reduction; infinite: they cannot hold it."""
+    """Of the best plan for these workers, without the reduction; infinite: they cannot hold it.
+
+    Args:
+        joined: The membership that they are of.
+        models: Curve of each worker.
+        workers: Who would train.
+        largest: Share of each worker that is the largest one that was measured. Who would get far
+            more is taken to need longer in proportion from there on, whatever its curve says: two
+            speeds of a worker look like a time that does not depend on the share. A worker that is
+            not among them keeps its curve for any share.
+    """
     pairs = zip(joined.workers, joined.capacities, strict=True)
     capacities = [capacity for worker, capacity in pairs if worker in workers]
     part = WorkersJoined(
@@ -45,11 +63,31 @@ def step_seconds(
         prefetch_steps=joined.prefetch_steps,
     )
     own = {worker: models[worker] for worker in workers}
-    try:
-        plan = best_plan(own, part, trusted=[-1] * len(workers), grain=max(1, joined.undivided))
-    except InfeasiblePlanError:
-        return math.inf
-    return max(own[worker].step_seconds(share) for worker, share in zip(own, plan, strict=True))
+    while True:
+        try:
+            plan = best_plan(own, part, trusted=[-1] * len(workers), grain=max(1, joined.undivided))
+        except InfeasiblePlanError:
+            return math.inf
+        shares = dict(zip(own, plan, strict=True))
+        far = {
+            worker: _proportional(own[worker], largest[worker])
+            for worker, share in shares.items()
+            if share > FAR_RATIO * largest.get(worker, math.inf) and own[worker].overhead_seconds
+        }
+        if not far:
+            return max(own[worker].step_seconds(share) for worker, share in shares.items())
+        own |= far
+
+
+def largest_shares(times: Mapping[WorkerId, Sequence[ShareTime]]) -> dict[WorkerId, float]:
+    """That were measured of each worker."""
+    return {worker: max(row.share for row in rows) for worker, rows in times.items() if rows}
+
+
+def _proportional(model: StepTimeModel, share: float) -> StepTimeModel:
+    """A line through zero and what a curve says of a share."""
+    slope = model.seconds_per_sample + model.overhead_seconds / share
+    return StepTimeModel(overhead_seconds=0.0, seconds_per_sample=slope)
 
 
 def line_through(rows: Sequence[ShareTime]) -> StepTimeModel:

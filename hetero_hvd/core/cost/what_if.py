@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero_hvd.core.balance.step_time import StepTimeModel
-from hetero_hvd.core.cost.placement import ShareTime, is_varied, line_through, step_seconds
+from hetero_hvd.core.cost.placement import (
+    FAR_RATIO,
+    ShareTime,
+    is_varied,
+    largest_shares,
+    line_through,
+    step_seconds,
+)
 from hetero_hvd.messages import WorkerId, WorkersJoined
 
 HOUR_SECONDS = 3600.0
@@ -88,8 +95,9 @@ def without(
         return Without(node=node, problem=f"{_and(unpriced)}: no price_per_hour")
     models = {worker: line_through(measured[worker]) for worker in joined.workers}
     reduction = exposed_seconds if math.isfinite(exposed_seconds) else 0.0
-    all_seconds = step_seconds(joined, models, joined.workers)
-    left_seconds = step_seconds(joined, models, left)
+    largest = largest_shares(measured)
+    all_seconds = step_seconds(joined, models, joined.workers, largest)
+    left_seconds = step_seconds(joined, models, left, largest)
     if not math.isfinite(all_seconds + left_seconds):
         return Without(node=node, problem="the others cannot hold the global batch")
     size = joined.global_batch_size
@@ -119,7 +127,10 @@ def _in_words(worker: WorkerId, rows: Sequence[ShareTime], model: StepTimeModel)
         f"{model.seconds_per_sample * 1e3:.4f} ms per sample"
     )
     if is_varied(rows):
-        return f"{said}, measured at shares of {smallest:.0f} to {largest:.0f}"
+        return (
+            f"{said}, measured at shares of {smallest:.0f} to {largest:.0f}; above "
+            f"{FAR_RATIO * largest:.0f} its time is taken as proportional to its share"
+        )
     return (
         f"{said}, measured at shares of {largest:.0f} alone, so its time is taken as proportional "
         "to its share"

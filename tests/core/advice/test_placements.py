@@ -143,6 +143,51 @@ def test_what_was_not_measured_is_not_judged(run, problem):
     assert bool(problem) == bool(run.problem)
 
 
+def measured(rows, prices=(1, 1, 1), **more):
+    """A run of nodes with these shares, their milliseconds, and in how many intervals."""
+    workers = [WorkerId(node, 0) for node in rows]
+    times = [
+        [
+            ShareTime(share=share, busy_seconds=milliseconds / 1e3, num_steps=100)
+            for share, milliseconds, num_rows in each
+            for _ in range(num_rows)
+        ]
+        for each in rows.values()
+    ]
+    return MeasuredJob(
+        joined=joined(workers),
+        times=dict(zip(workers, times, strict=True)),
+        prices=dict(zip(rows, prices, strict=False)),
+        watts={},
+        **{"exposed_seconds": 0.004} | more,
+    )
+
+
+FLAT = [(69, 114.2, 4), (28, 114.1, 4)]
+"""Half as fast since some time, which was not told: 0.003 ms a sample, as it seems."""
+
+FAR = {  # rows of each node, the reduction, and what would be far from what was measured
+    "it would cost less": (
+        {"a": [(112, 112, 4), (150, 150, 4)], "b": FLAT, "c": [(59, 114, 8)]},
+        0.004,
+        "leave a and c out",
+    ),
+    "it would be faster, as it waits for nobody": (
+        {"a": [(171, 114, 8)], "b": FLAT},
+        0.06,
+        "leave a out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_a_time_that_seems_not_to_depend_on_the_share_is_not_believed_of_far_larger_ones(name):
+    """Whoever stays had less than a third of what it would get."""
+    rows, reduction, wrong = FAR[name]
+    run = measured(rows, exposed_seconds=reduction)
+    assert wrong not in [advice.what for advice in placements(run)]
+
+
 def test_of_many_nodes_those_sets_are_tried_that_are_told():
     """Twelve would have 4,094 sets; the dear one is found."""
     prices = [1.0] * 11 + [20.0]

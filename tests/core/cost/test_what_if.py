@@ -59,12 +59,22 @@ def test_reduction_costs_those_who_are_several():
     assert "faster" in answer.words
 
 
+def test_a_time_that_seems_not_to_depend_on_the_share_is_not_believed_of_far_larger_ones():
+    """Gamma had less than a half of the batch: for all of it it takes more than twice as long."""
+    measured = {ALPHA: times(0.0, 0.001, 60), GAMMA: times(0.06, 1e-6, 20, 40)}
+    answer = without("alpha", JOINED, measured, PRICES, 0.0)
+    assert answer.samples_per_second_without == pytest.approx(40 / 0.06, rel=0.01)
+    assert "dearer per sample and 60% slower" in answer.words
+
+
 def test_the_inputs_are_shown():
     """Curves with the shares that they were measured at, prices, batch and reduction."""
     measured = {ALPHA: times(0.0, 0.001, 80), GAMMA: SLOW}
     text = "\n".join(without("gamma", JOINED, measured, PRICES, math.nan).inputs)
     assert "alpha:0: 0.00 ms + 1.0000 ms per sample, measured at shares of 80 alone" in text
-    assert "gamma:0: 10.00 ms + 9.0000 ms per sample, measured at shares of 5 to 20" in text
+    assert (
+        "gamma:0: 10.00 ms + 9.0000 ms per sample, measured at shares of 5 to 20; above 30" in text
+    )
     assert "alpha 1 and gamma 1" in text
     assert "not measured: taken as none" in text
 
