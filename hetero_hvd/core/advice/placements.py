@@ -110,11 +110,16 @@ class MeasuredJob:
         seconds += reduction if len(workers) > 1 else 0.0
         size = self.joined.global_batch_size
         found: dict[Goal, float] = {"speed": size / seconds if seconds > 0 else math.inf}
-        rates: dict[Goal, Mapping[str, float]] = {"money": self.prices, "energy": self.watts}
-        for goal, per_node in rates.items():
-            if all(node in per_node for node in nodes):
-                found[goal] = math.fsum(per_node[node] for node in nodes) * seconds / size
-        return found
+        return found | {goal: rate * seconds / size for goal, rate in self.rates(nodes).items()}
+
+    def rates(self, nodes: Sequence[str]) -> Figures:
+        """What these nodes cost per hour, and their power, where each of them has one."""
+        known: dict[Goal, Mapping[str, float]] = {"money": self.prices, "energy": self.watts}
+        return {
+            goal: math.fsum(per_node[node] for node in nodes)
+            for goal, per_node in known.items()
+            if all(node in per_node for node in nodes)
+        }
 
 
 def placements(
@@ -187,48 +192,38 @@ def _gain(goal: Goal, before: Figures, after: float) -> float:
 
 
 def _gains(run: MeasuredJob, nodes: Sequence[str]) -> dict[Goal, Gain]:
-    """How much better a set is than all, as an interval; see `placements`."""
+    """How much better a set is than all, as an interval; see `placements`.
 
-    def gain(
-        models: Mapping[WorkerId, StepTimeModel],
-        reduction: float,
-        largest: Mapping[WorkerId, float],
-    ) -> dict[Goal, float]:
-        after = run.figures(nodes, models, reduction, largest)
-        before = run.figures(run.nodes, models, run.exposed_seconds, largest)
-        return {goal: _gain(goal, before, after[goal]) for goal in before}
-
-    models = {worker: line_through(rows) for worker, rows in run.times.items()}
+    Errors are of how many times as fast it is, as a logarithm; what it costs follows from that, so
+    that no interval says what another one denies, and nobody saves more than all.
+    """
     largest = largest_shares(run.times)
-    without = [gain(part, run.exposed_seconds, largest) for part in _without_a_block(run.times)]
-    freedom = len(without) - 1
-    widths = {
-        goal: student(1.0 - GAIN_ERROR / 2, freedom)
-        * math.sqrt(freedom * pvariance([each[goal] for each in without]))
-        for goal in without[0]
-    }
-    # As much faster all are in truth than the curves say, so much less is gained.
-    modelled = run.figures(run.nodes, models, run.exposed_seconds, largest)["speed"]
-    faster = run.samples_per_second / modelled
-    faster = faster if math.isfinite(faster) and faster > 0 else 1.0
-    flattest = {worker: flattest_line(rows) for worker, rows in run.times.items()}
-    worst = gain(models, run.exposed_seconds, largest)
-    best = gain(flattest, 0.0, ANY_SHARE)
-    return {
-        goal: Gain(
-            goal=goal,
-            low=_against(goal, worst[goal], max(1.0, faster)) - widths[goal],
-            high=_against(goal, best[goal], min(1.0, faster)) + widths[goal],
+
+    def speeds(models: Mapping[WorkerId, StepTimeModel]) -> tuple[float, float]:
+        found = (
+            run.figures(each, models, run.exposed_seconds, largest) for each in (nodes, run.nodes)
         )
-        for goal in worst
-    }
+        after, before = (figures["speed"] for figures in found)
+        return after, before
 
-
-def _against(goal: Goal, gain: float, faster: float) -> float:
-    """A gain over what is so many times as fast as it was taken to be."""
-    if goal == "speed":
-        return (1.0 + gain) / faster - 1.0
-    return 1.0 - (1.0 - gain) * faster
+    parts = [speeds(models) for models in _without_a_block(run.times)]
+    freedom = len(parts) - 1
+    error = math.sqrt(freedom * pvariance([math.log(after / before) for after, before in parts]))
+    width = student(1.0 - GAIN_ERROR / 2, freedom) * error
+    least, before = speeds({worker: line_through(rows) for worker, rows in run.times.items()})
+    flattest = {worker: flattest_line(rows) for worker, rows in run.times.items()}
+    most = run.figures(nodes, flattest, 0.0)["speed"]
+    # All are as fast as was measured, or as the curves say.
+    measured = run.samples_per_second if 0 < run.samples_per_second < math.inf else before
+    low = min(least, most) / max(before, measured) * math.exp(-width)
+    high = max(least, most) / min(before, measured) * math.exp(width)
+    gains: dict[Goal, Gain] = {"speed": Gain(goal="speed", low=low - 1.0, high=high - 1.0)}
+    rates = run.rates(nodes)
+    for goal, rate in run.rates(run.nodes).items():
+        if rate > 0:
+            part = rates[goal] / rate
+            gains[goal] = Gain(goal=goal, low=1.0 - part / low, high=1.0 - part / high)
+    return gains
 
 
 def _without_a_block(

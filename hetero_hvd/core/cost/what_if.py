@@ -49,7 +49,8 @@ class Without:
         """The answer."""
         if self.problem:
             return f"without {self.node}: cannot be told: {self.problem}"
-        ratio = self.cost_per_million_without / self.cost_per_million - 1.0
+        saved = self.cost_per_million - self.cost_per_million_without
+        ratio = -saved / self.cost_per_million if saved else 0.0
         slower = 1.0 - self.samples_per_second_without / self.samples_per_second
         speed = f"{slower:.0%} slower" if slower >= 0 else f"{-slower:.0%} faster"
         if abs(ratio) < SAME_RATIO:

@@ -9,6 +9,7 @@ from operator import itemgetter
 
 import pytest
 
+from hetero_hvd.core.advice.advice import WORTH_RATIO
 from hetero_hvd.core.advice.placements import MeasuredJob, placements, sets_of
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.cost.placement import ShareTime, step_seconds
@@ -186,6 +187,62 @@ def test_a_time_that_seems_not_to_depend_on_the_share_is_not_believed_of_far_lar
     rows, reduction, wrong = FAR[name]
     run = measured(rows, exposed_seconds=reduction)
     assert wrong not in [advice.what for advice in placements(run)]
+
+
+DRAWN = {  # noise, and how much smaller than a worker's largest share another one may be
+    "shares were alike": (0.01, 0.0),
+    "some shares were alike": (0.01, 0.3),
+    "what was measured varies much": (0.2, 0.5),
+}
+
+
+def drawn(seed, noise, smaller):
+    """A run of two or three nodes whose times and shares are whatever they are."""
+    generator = random.Random(seed)  # noqa: S311 - no secret
+    rows = {}
+    for node in "abc"[: generator.choice([2, 3])]:
+        share, overhead = generator.uniform(20, 150), generator.uniform(0, 100)
+        per_sample = generator.uniform(0.3, 3)
+        shares = [
+            share * (1 - generator.uniform(0, smaller)) for _ in range(generator.randint(3, 6))
+        ]
+        rows[node] = [
+            (share, (overhead + per_sample * share) * generator.gauss(1, noise), 1)
+            for share in shares
+        ]
+    return measured(
+        rows,
+        prices=[generator.uniform(0.2, 5) for _ in rows],
+        exposed_seconds=generator.choice([0.0, 0.004, 0.03]),
+        samples_per_second=generator.choice([math.nan, generator.uniform(1000, 3000)]),
+    )
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_ends_are_in_order_and_agree(kind):
+    """Nobody saves more than all; what costs less at least is so fast at least as that takes."""
+    told = [
+        (run, advice)
+        for run in (drawn(seed, *DRAWN[kind]) for seed in range(50))
+        for advice in placements(run)
+    ]
+    assert len(told) >= 20
+    for run, advice in told:
+        left = set(run.nodes) - set(advice.id.removeprefix("placement:").split("+"))
+        part = run.rates(sorted(left))["money"] / run.rates(run.nodes)["money"]
+        gains = {gain.goal: gain for gain in advice.gains}
+        speed, money = gains["speed"], gains["money"]
+        assert -1 < speed.low <= speed.high
+        assert money.low <= money.high < 1
+        assert money.low == pytest.approx(1 - part / (1 + speed.low))
+        assert money.high == pytest.approx(1 - part / (1 + speed.high))
+        assert advice.gains[0].low >= WORTH_RATIO
+
+
+def test_of_nodes_that_cost_nothing_only_speed_is_told():
+    """There is no part of nothing."""
+    (advice,) = placements(run_of(truth((1, 0.1)), reduction=0.05, prices=(0, 0)))
+    assert [gain.goal for gain in advice.gains] == ["speed"]
 
 
 def test_of_many_nodes_those_sets_are_tried_that_are_told():

@@ -59,6 +59,12 @@ def test_reduction_costs_those_who_are_several():
     assert "faster" in answer.words
 
 
+def test_what_costs_nothing_with_and_without_a_node_is_as_dear():
+    """There is no part of nothing."""
+    answer = without("gamma", JOINED, {ALPHA: FAST, GAMMA: SLOW}, dict.fromkeys(PRICES, 0.0), 0.0)
+    assert "without gamma: as dear and " in answer.words
+
+
 def test_a_time_that_seems_not_to_depend_on_the_share_is_not_believed_of_far_larger_ones():
     """Gamma had less than a half of the batch: for all of it it takes more than twice as long."""
     measured = {ALPHA: times(0.0, 0.001, 60), GAMMA: times(0.06, 1e-6, 20, 40)}
