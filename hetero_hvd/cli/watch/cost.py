@@ -133,7 +133,8 @@ def _range(bounds: tuple[TimeCost, TimeCost] | None, name: str, digits: str) -> 
 
 def _without(node: str, record: Record, costs: Costs) -> Without:
     from hetero_hvd.core.cost.what_if import Without, without  # noqa: PLC0415
-    from hetero_hvd.run.reports.costs import exposed_seconds, share_times  # noqa: PLC0415
+    from hetero_hvd.run.reports.costs import exposed_seconds  # noqa: PLC0415
+    from hetero_hvd.run.reports.share_times import share_times  # noqa: PLC0415
 
     joined, measured = share_times(record)
     if joined is None:

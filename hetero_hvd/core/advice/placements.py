@@ -131,9 +131,9 @@ def placements(
     (jackknife, Tukey 1958), which gives the standard deviation of the gain. At the lower end of its
     interval fewer workers wait as long for reductions as all do, at the upper end for none. Where a
     worker's shares tell nothing of what of its time does not depend on them, all of it does at the
-    lower end, and none at the upper one; far beyond the largest share
-    that was measured it does so at the lower end whatever they tell. All together are as fast as
-    was measured, or as the curves say, whichever is worse or better.
+    lower end, and none at the upper one (where shares vary by themselves all of it does); far
+    beyond the largest share that was measured it does so at the lower end whatever they tell. All
+    together are as fast as was measured, or as the curves say, whichever is worse or better.
 
     Args:
         run: What was measured; `problem` must be empty.
@@ -211,7 +211,8 @@ def _gains(run: MeasuredJob, nodes: Sequence[str]) -> dict[Goal, Gain]:
     error = math.sqrt(freedom * pvariance([math.log(after / before) for after, before in parts]))
     width = student(1.0 - GAIN_ERROR / 2, freedom) * error
     least, before = speeds({worker: line_through(rows) for worker, rows in run.times.items()})
-    flattest = {worker: flattest_line(rows) for worker, rows in run.times.items()}
+    line = line_through if run.joined.shares_vary else flattest_line
+    flattest = {worker: line(rows) for worker, rows in run.times.items()}
     most = run.figures(nodes, flattest, 0.0)["speed"]
     # All are as fast as was measured, or as the curves say.
     measured = run.samples_per_second if 0 < run.samples_per_second < math.inf else before
@@ -269,7 +270,8 @@ def _advice(run: MeasuredJob, nodes: Sequence[str], gains: Sequence[Gain], comma
         unknown.append("what a node that is left out draws meanwhile")
     if grown := [str(worker) for worker in staying if _is_beyond(run, worker, staying)]:
         unknown.append(f"{', '.join(grown)} would have larger shares than were measured")
-    if steady := [str(each) for each in staying if not is_varied(run.times[each])]:
+    steady = [str(each) for each in staying if not is_varied(run.times[each])]
+    if steady and not run.joined.shares_vary:
         unknown.append(
             f"how much longer a step of {', '.join(steady)} takes with more samples: at most in "
             "proportion, at least not"

@@ -109,7 +109,7 @@ def without(
     return Without(
         node=node,
         inputs=(
-            *(_in_words(worker, measured[worker], models[worker]) for worker in joined.workers),
+            *(_in_words(each, measured[each], models[each], joined) for each in joined.workers),
             f"prices per hour: {_and([f'{name} {prices[name]:g}' for name in nodes])}",
             f"global batch {size}, reduction that nobody could hide {reduction * 1e3:.1f} ms a step"
             + ("" if math.isfinite(exposed_seconds) else " (not measured: taken as none)"),
@@ -121,7 +121,11 @@ def without(
     )
 
 
-def _in_words(worker: WorkerId, rows: Sequence[ShareTime], model: StepTimeModel) -> str:
+def _in_words(
+    worker: WorkerId, rows: Sequence[ShareTime], model: StepTimeModel, joined: WorkersJoined
+) -> str:
+    if joined.shares_vary:
+        return f"{worker}: {model.seconds_per_sample * 1e3:.4f} ms per sample, over all its samples"
     smallest, largest = min(row.share for row in rows), max(row.share for row in rows)
     said = (
         f"{worker}: {model.overhead_seconds * 1e3:.2f} ms + "

@@ -17,8 +17,9 @@ from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.placements import kept_trial
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.records.samples import COLUMNS as ALL_COLUMNS
-from hetero_hvd.run.reports.costs import Costs, costs_of, exposed_seconds, share_times
+from hetero_hvd.run.reports.costs import Costs, costs_of, exposed_seconds
 from hetero_hvd.run.reports.facts import facts_of, intervals_of, throughput, trained
+from hetero_hvd.run.reports.share_times import share_times
 
 
 def advised(folders: Sequence[Path], worth: Worth, *, seconds: float | None = None) -> Advised:

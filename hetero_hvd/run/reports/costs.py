@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain, starmap
 from typing import Any, NamedTuple
@@ -13,19 +13,11 @@ from typing import Any, NamedTuple
 from hetero_hvd.core.cost.bill import Bill, NodeCost, bill_of
 from hetero_hvd.core.cost.energy import EnergyMeters, NodeEnergy
 from hetero_hvd.core.cost.meters import interval_samples
-from hetero_hvd.core.cost.placement import ShareTime
 from hetero_hvd.core.cost.presence import Stay, stays_of
 from hetero_hvd.core.cost.training import Point, Target, Trained, trained_of
-from hetero_hvd.messages import (
-    OWN_PHASES,
-    Event,
-    RunStarted,
-    StragglerReported,
-    WorkerId,
-    WorkersJoined,
-)
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.records.rollup import INTERVAL_SECONDS
+from hetero_hvd.run.reports.share_times import newest_members
 
 NO_PRICES: Mapping[str, float] = {}
 LONGEST_INTERVAL_SECONDS = 600.0
@@ -254,14 +246,9 @@ def costs_of(record: Record, prices: Mapping[str, float] = NO_PRICES) -> Costs:
     return Costs(stays=stays, meters=meters, trained=trained, points=points)
 
 
-def _newest_members(record: Record) -> WorkersJoined | None:
-    """Who has trained at the end of a record; None: nobody has trained."""
-    return next((e for _, e in reversed(record.events) if isinstance(e, WorkersJoined)), None)
-
-
 def _mean_batch_size(record: Record) -> float | None:
     """Samples of all workers per step as they were measured; None: plans say how many they are."""
-    joined = _newest_members(record)
+    joined = newest_members(record)
     if joined is None or joined.follows_plan:
         return None
     steps: dict[float, int] = defaultdict(int)
@@ -294,85 +281,6 @@ def _sum(amounts: Iterable[float | None]) -> float | None:
 
 def _unmeasured(energy: Sequence[NodeEnergy]) -> list[str]:
     return [node.node for node in energy if not node.measured_seconds]
-
-
-@dataclass
-class _Speeds:
-    """Since when each worker has had the speed that it has now: a fold over a run's events.
-
-    A worker that was never told to be slow has always had it. Of another one nothing counts that it
-    did before the newest start, whose steps may have the numbers of earlier ones.
-    """
-
-    since_step: dict[WorkerId, int] = field(default_factory=dict)
-    since_seconds: float = -math.inf
-    slow: set[WorkerId] = field(default_factory=set)
-    gone: set[WorkerId] = field(default_factory=set)
-    start_seconds: float = -math.inf
-
-    def observe(self, at_seconds: float, event: Event) -> None:
-        """Take in the next event."""
-        match event:
-            case RunStarted():
-                self.start_seconds = at_seconds
-            case WorkersJoined():
-                self._joined(event)
-            case StragglerReported() if math.isfinite(event.speed_ratio):
-                self._reported(event)
-            case _:
-                pass
-
-    def _joined(self, event: WorkersJoined) -> None:
-        """Who left while it was slow may be well when it comes back, and nobody tells that."""
-        if self.since_seconds != self.start_seconds:  # a start that has trained nothing is none
-            self.since_seconds = self.start_seconds
-            self.since_step = dict.fromkeys(self.since_step, 0)
-            self.slow.clear()
-            self.gone.clear()
-        self.since_step |= dict.fromkeys(self.gone.intersection(event.workers), event.applied_steps)
-        self.gone = (self.gone | self.slow).difference(event.workers)
-        self.slow.intersection_update(event.workers)
-
-    def _reported(self, event: StragglerReported) -> None:
-        """Of one that is slow already it tells a change by its step, not when it became slow."""
-        worker, was_slow = event.worker, event.worker in self.slow
-        if not event.is_slow and not was_slow:
-            return  # its timings were missing
-        since_step = event.step if was_slow else event.since_step
-        self.since_step[worker] = max(since_step, self.since_step.get(worker, 0))
-        self.slow = self.slow | {worker} if event.is_slow else self.slow - {worker}
-
-    def counts(self, worker: WorkerId, first_step: int, at_seconds: float) -> bool:
-        """Whether it had its speed of now in an interval, by the first step of it and its time."""
-        if worker not in self.since_step:
-            return True
-        return first_step >= self.since_step[worker] and at_seconds >= self.since_seconds
-
-
-def share_times(record: Record) -> tuple[WorkersJoined | None, dict[WorkerId, list[ShareTime]]]:
-    """The newest membership, and what its members have needed for their shares.
-
-    Of a worker that was slow, only since then, or since it is: its share has changed because its
-    speed has, so that a curve through both would say that its time does not depend on its share.
-    """
-    joined = _newest_members(record)
-    found: dict[WorkerId, list[ShareTime]] = defaultdict(list)
-    speeds = _Speeds()
-    for at_seconds, event in record.events:
-        speeds.observe(at_seconds, event)
-    members = {str(worker): worker for worker in (joined.workers if joined else ())}
-    for row in record.rollups:
-        worker = members.get(row["worker"])
-        own = [row[f"{phase}_seconds"] for phase in OWN_PHASES]
-        if worker is None or None in own or not row["num_steps"] or not row["samples"]:
-            continue
-        steps = row["num_steps"]
-        if not speeds.counts(worker, row["last_step"] - steps + 1, row["at_unix_seconds"]):
-            continue
-        found[worker].append(
-            ShareTime(share=row["samples"] / steps, busy_seconds=sum(own) / steps, num_steps=steps)
-        )
-    return joined, found
 
 
 def exposed_seconds(record: Record) -> float:

@@ -8,11 +8,13 @@ import os
 import shlex
 from collections import Counter
 
+import msgspec
 import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch import declined
 from hetero_hvd.messages import (
+    NodesPriced,
     PlacementTried,
     RunEnded,
     RunStarted,
@@ -23,7 +25,7 @@ from hetero_hvd.messages import (
 from hetero_hvd.run.recordings.frames import FILE
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.placements import keep_trial
-from hetero_hvd.run.reports.costs import share_times
+from hetero_hvd.run.reports.share_times import share_times
 
 from .test_costs import ALPHA, GAMMA, day, record, timed, timing
 
@@ -342,6 +344,25 @@ def test_rows_count_from_the_newest_change_of_a_speed(tmp_path, story):
     hours = [(number / 50, event) for number, event in enumerate([*START, *events])]
     _, times = share_times(read_run(record(tmp_path / "run", hours)))
     assert Counter(round(time.share) for time in times[GAMMA]) == shares
+
+
+def test_where_shares_vary_a_time_per_sample_is_the_ratio_of_sums(tmp_path, capsys):
+    """Each round took what it got done in the same time: no time is one without samples."""
+    members = msgspec.structs.replace(START[1], shares_vary=True)
+    rounds = exchanges(1, 0, *[10, 20, 30, 40] * 2)
+    events = [NodesPriced(per_hour={"alpha": 1, "gamma": 1}), START[0], members, *rounds]
+    run = record(tmp_path / "run", [(number / 50, event) for number, event in enumerate(events)])
+    gamma = share_times(read_run(run))[1][GAMMA]
+    assert [time.busy_seconds / time.share for time in gamma[-2:]] == pytest.approx([3e-3, 2.25e-3])
+    samples = sum(time.share * time.num_steps for time in gamma)
+    seconds = sum(time.busy_seconds * time.num_steps for time in gamma)
+    assert (samples, seconds) == pytest.approx((10 * 200, 80 * 0.09))
+    per_sample = f"{1e3 * seconds / samples:.4f} ms"
+    said = told(capsys, run, "--for", "money")
+    assert f"gamma:0: 0.00 ms a step and {per_sample} a sample" in said
+    assert "with more samples" not in said
+    assert main(["cost", str(run), "--without", "alpha"]) == 0
+    assert f"gamma:0: {per_sample} per sample, over all its samples" in capsys.readouterr().out
 
 
 def test_one_that_has_no_place_is_not_said_to_be_declined(tmp_path, monkeypatch, capsys):
