@@ -67,7 +67,7 @@ def act(arguments: argparse.Namespace) -> int:
     record = read_run(arguments.run)
     prices = dict(arguments.price)
     costs = costs_of(record, prices)
-    _check_names([*prices, *dict(arguments.owned)], costs)
+    _check_names([*prices, *dict(arguments.owned), *arguments.without], costs, record)
     to = costs.until(target, record) if target is not None else None
     questions = [_without(node, record, costs) for node in arguments.without]
     owned = [_owned(node, price, arguments, costs) for node, price in arguments.owned]
@@ -150,11 +150,16 @@ def _owned(node: str, price: float, arguments: argparse.Namespace, costs: Costs)
     return break_even(node, price, rent, arguments.power_price, watts.get(node, math.nan))
 
 
-def _check_names(names: list[str], costs: Costs) -> None:
-    known = sorted({stay.node for stay in costs.stays})
+def _check_names(names: list[str], costs: Costs, record: Record) -> None:
+    from hetero_hvd.messages import WorkersJoined  # noqa: PLC0415
+
+    joined = [event for _, event in record.events if isinstance(event, WorkersJoined)]
+    members = {worker.node for event in joined for worker in event.workers}
+    known = sorted(members | {stay.node for stay in costs.stays})
     for name in names:
         if name not in known:
-            raise UserError(f"{name!r}: was no node of this run; there are {', '.join(known)}")
+            there = ", ".join(known) or "none"
+            raise UserError(f"{name!r}: was no node of this run; there are {there}")
 
 
 def _number(text: str) -> float:

@@ -159,14 +159,25 @@ def test_the_command_tells_it(priced, capsys):
 
 def test_the_command_tells_it_to_programs(priced, capsys):
     """The same as JSON."""
-    asked = ["--to", "loss <= 1", "--without", "delta", "--owned", "gamma=1"]
+    asked = ["--to", "loss <= 1", "--without", "gamma", "--owned", "gamma=1"]
     assert main(["cost", str(priced), *asked, "--power-price", "1", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["cost"] == pytest.approx(10.0)
     assert said["unmeasured"] == ["gamma"]
     assert said["to"]["cost"] == pytest.approx(8.5, rel=0.01)
-    assert "not in the newest membership" in said["without"][0]["words"]
+    assert "64% cheaper per sample" in said["without"][0]["words"]
     assert "no energy" in said["owned"][0]["problem"]
+
+
+def test_a_node_that_has_left_is_no_mistake(tmp_path, capsys):
+    """It was in the run, so it can be asked for; there is no answer."""
+    events = day({"alpha": 2.0, "gamma": 4.0})
+    (newest,) = (event for _, event in events if isinstance(event, WorkersJoined))
+    earlier = msgspec.structs.replace(newest, workers=(ALPHA, WorkerId("delta", 0)))
+    run = record(tmp_path / "left", sorted([*events, (0.8, earlier)], key=itemgetter(0)))
+    assert main(["cost", str(run), "--without", "delta"]) == 0
+    said = capsys.readouterr().out
+    assert "without delta: cannot be told: it is not in the newest membership of alpha" in said
 
 
 def test_the_page_tells_it(priced):
@@ -267,6 +278,7 @@ def test_runs_are_sorted_by_their_cost(priced, unpriced, capsys):
         (["--owned", "alpha"], "must be NODE=PRICE"),
         (["--price", "alpha=-1"], "must be NODE=PRICE"),
         (["--price", "delta=1"], "was no node of this run"),
+        (["--without", "delta"], "'delta': was no node of this run; there are alpha, gamma"),
         (["--power-price", "nan"], "must be a number"),
     ],
 )
