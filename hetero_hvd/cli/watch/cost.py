@@ -136,10 +136,11 @@ def _without(node: str, record: Record, costs: Costs) -> Without:
     from hetero_hvd.run.reports.costs import exposed_seconds  # noqa: PLC0415
     from hetero_hvd.run.reports.share_times import share_times  # noqa: PLC0415
 
-    joined, measured = share_times(record)
+    joined, measured, since = share_times(record)
     if joined is None:
         return Without(node=node, problem="no membership was recorded")
-    return without(node, joined, measured, costs.newest_prices, exposed_seconds(record))
+    prices = costs.newest_prices
+    return without(node, joined, measured, prices, exposed_seconds(record), since=since)
 
 
 def _owned(node: str, price: float, arguments: argparse.Namespace, costs: Costs) -> BreakEven:

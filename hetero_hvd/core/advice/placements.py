@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median, pvariance
 
@@ -56,6 +56,7 @@ class MeasuredJob:
         prices: Node to its price per hour, where it has one.
         watts: Node to its mean power, where that was measured.
         samples_per_second: Of all together, as they were lately; NaN: not measured.
+        since: From when on a worker's times count, in words, where more was measured of it.
     """
 
     joined: WorkersJoined
@@ -64,6 +65,7 @@ class MeasuredJob:
     prices: Mapping[str, float]
     watts: Mapping[str, float]
     samples_per_second: float = math.nan
+    since: Mapping[WorkerId, str] = field(default_factory=dict)
 
     @property
     def nodes(self) -> list[str]:
@@ -74,7 +76,7 @@ class MeasuredJob:
     def problem(self) -> str:
         """Why nothing can be said of other sets of nodes; empty: something can."""
         few = [
-            str(worker)
+            f"{worker} {self.since.get(worker, '')}".rstrip()
             for worker in self.joined.workers
             if len(self.times.get(worker, ())) < MIN_INTERVALS
         ]

@@ -21,6 +21,8 @@ HOUR_SECONDS = 3600.0
 SAME_RATIO = 0.02
 """Costs that differ by less are called the same: the curves are not known better."""
 
+ALWAYS: Mapping[WorkerId, str] = {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Without:
@@ -71,6 +73,8 @@ def without(
     measured: Mapping[WorkerId, Sequence[ShareTime]],
     prices: Mapping[str, float],
     exposed_seconds: float,
+    *,
+    since: Mapping[WorkerId, str] = ALWAYS,
 ) -> Without:
     """Plan the newest membership anew without a node, and compare.
 
@@ -81,17 +85,22 @@ def without(
         prices: Node to its price per hour; a node without a price is not among them.
         exposed_seconds: Reduction that nobody could hide, per step; taken to be the same for
             fewer workers. NaN: not measured.
+        since: From when on a worker's times count, in words, where more was measured of it.
     """
     nodes = sorted({worker.node for worker in joined.workers})
     left = [worker for worker in joined.workers if worker.node != node]
-    unmeasured = [str(worker) for worker in joined.workers if not measured.get(worker)]
+    unmeasured = [
+        f"{worker} {since.get(worker, '')}".rstrip()
+        for worker in joined.workers
+        if not measured.get(worker)
+    ]
     unpriced = [name for name in nodes if name not in prices]
     if node not in nodes:
         return Without(node=node, problem=f"it is not in the newest membership of {_and(nodes)}")
     if not left:
         return Without(node=node, problem="no other node takes part")
     if unmeasured:
-        return Without(node=node, problem=f"no speed of {_and(unmeasured)} was measured")
+        return Without(node=node, problem=f"no speed was measured of {_and(unmeasured)}")
     if unpriced:
         return Without(node=node, problem=f"{_and(unpriced)}: no price_per_hour")
     models = {worker: line_through(measured[worker]) for worker in joined.workers}

@@ -51,7 +51,7 @@ def _of_runs(folders: Sequence[Path], worth: Worth) -> Advised:
     record = read_run(newest, sampled=ALL_COLUMNS)
     records = {folder: record if folder == newest else read_run(folder) for folder in folders}
     found, not_judged = _of_nodes(record, costs_of(record), newest, worth.ratio)
-    joined, _ = share_times(record)
+    joined = share_times(record).joined
     was_tried = joined is not None and kept_trial(newest, joined) is not None
     judged = [_judgement(folder, each) for folder, each in records.items()]
     findings = judged[-1].findings
@@ -120,7 +120,7 @@ def in_words(said: Advised) -> Iterator[str]:
 
 
 def _measured(record: Record, costs: Costs) -> MeasuredJob | None:
-    joined, times = share_times(record)
+    joined, times, since = share_times(record)
     if joined is None:
         return None
     watts = {used.node: used.mean_watts for used in costs.run.energy}
@@ -130,6 +130,7 @@ def _measured(record: Record, costs: Costs) -> MeasuredJob | None:
         exposed_seconds=exposed_seconds(record),
         prices=costs.newest_prices,
         watts={node: value for node, value in watts.items() if math.isfinite(value)},
+        since=since,
         samples_per_second=_lately(record, {str(worker) for worker in joined.workers}),
     )
 
@@ -160,7 +161,7 @@ def _unpriced(run: MeasuredJob) -> Iterator[str]:
 
 
 def _judgement(folder: Path, record: Record) -> Judgement:
-    facts, (joined, _) = facts_of(record), share_times(record)
+    facts, joined = facts_of(record), share_times(record).joined
     nodes = {row["worker"].rpartition(":")[0] for row in record.rollups}
     nodes |= {worker.node for worker in (joined.workers if joined else ())}
     _, seconds = trained(record.rollups)

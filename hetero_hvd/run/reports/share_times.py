@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hetero_hvd.core.cost.placement import ShareTime
 from hetero_hvd.messages import (
@@ -17,6 +18,20 @@ from hetero_hvd.messages import (
     WorkersJoined,
 )
 from hetero_hvd.run.records.reader import Record
+
+
+class ShareTimes(NamedTuple):
+    """What counts of a run's workers.
+
+    Attributes:
+        joined: The newest membership; None: nobody has trained.
+        times: What its members have needed for their shares.
+        since: From when on that counts, in words, of those of whom more was measured.
+    """
+
+    joined: WorkersJoined | None
+    times: Mapping[WorkerId, Sequence[ShareTime]]
+    since: Mapping[WorkerId, str]
 
 
 def newest_members(record: Record) -> WorkersJoined | None:
@@ -32,7 +47,9 @@ class _Speeds:
     did before the newest start, whose steps may have the numbers of earlier ones.
     """
 
-    since_step: dict[WorkerId, int] = field(default_factory=dict)
+    since: dict[WorkerId, tuple[int, str]] = field(default_factory=dict)
+    """From which step on, and the same in words."""
+
     since_seconds: float = -math.inf
     slow: set[WorkerId] = field(default_factory=set)
     gone: set[WorkerId] = field(default_factory=set)
@@ -54,10 +71,12 @@ class _Speeds:
         """Who left while it was slow may be well when it comes back, and nobody tells that."""
         if self.since_seconds != self.start_seconds:  # a start that has trained nothing is none
             self.since_seconds = self.start_seconds
-            self.since_step = dict.fromkeys(self.since_step, 0)
+            self.since = dict.fromkeys(self.since, (0, "since the newest start"))
             self.slow.clear()
             self.gone.clear()
-        self.since_step |= dict.fromkeys(self.gone.intersection(event.workers), event.applied_steps)
+        step = event.applied_steps
+        came_back = (step, f"since it came back at step {step}")
+        self.since |= dict.fromkeys(self.gone.intersection(event.workers), came_back)
         self.gone = (self.gone | self.slow).difference(event.workers)
         self.slow.intersection_update(event.workers)
 
@@ -67,17 +86,18 @@ class _Speeds:
         if not event.is_slow and not was_slow:
             return  # its timings were missing
         since_step = event.step if was_slow else event.since_step
-        self.since_step[worker] = max(since_step, self.since_step.get(worker, 0))
+        changed = (since_step, f"since its speed changed at step {since_step}")
+        self.since[worker] = max(changed, self.since.get(worker, changed))
         self.slow = self.slow | {worker} if event.is_slow else self.slow - {worker}
 
     def counts(self, worker: WorkerId, first_step: int, at_seconds: float) -> bool:
         """Whether it had its speed of now in an interval, by the first step of it and its time."""
-        if worker not in self.since_step:
+        if worker not in self.since:
             return True
-        return first_step >= self.since_step[worker] and at_seconds >= self.since_seconds
+        return first_step >= self.since[worker][0] and at_seconds >= self.since_seconds
 
 
-def share_times(record: Record) -> tuple[WorkersJoined | None, dict[WorkerId, list[ShareTime]]]:
+def share_times(record: Record) -> ShareTimes:
     """The newest membership, and what its members have needed for their shares.
 
     Of a worker that was slow, only since then, or since it is: its share has changed because its
@@ -86,6 +106,7 @@ def share_times(record: Record) -> tuple[WorkersJoined | None, dict[WorkerId, li
     """
     joined = newest_members(record)
     found: dict[WorkerId, list[ShareTime]] = defaultdict(list)
+    since: dict[WorkerId, str] = {}
     speeds = _Speeds()
     for at_seconds, event in record.events:
         speeds.observe(at_seconds, event)
@@ -97,13 +118,14 @@ def share_times(record: Record) -> tuple[WorkersJoined | None, dict[WorkerId, li
             continue
         steps = row["num_steps"]
         if not speeds.counts(worker, row["last_step"] - steps + 1, row["at_unix_seconds"]):
+            _, since[worker] = speeds.since[worker]
             continue
         found[worker].append(
             ShareTime(share=row["samples"] / steps, busy_seconds=sum(own) / steps, num_steps=steps)
         )
     if joined is not None and joined.shares_vary:
-        return joined, {worker: _at_one_share(rows) for worker, rows in found.items()}
-    return joined, found
+        found = {worker: _at_one_share(rows) for worker, rows in found.items()}
+    return ShareTimes(joined, found, since)
 
 
 def _at_one_share(rows: Sequence[ShareTime]) -> list[ShareTime]:

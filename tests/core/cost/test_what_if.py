@@ -99,7 +99,7 @@ LIMITED = WorkersJoined(
     ("node", "joined", "measured", "prices", "problem"),
     [
         ("delta", JOINED, {ALPHA: FAST, GAMMA: SLOW}, PRICES, "not in the newest membership"),
-        ("gamma", JOINED, {GAMMA: SLOW}, PRICES, "no speed of alpha:0 was measured"),
+        ("gamma", JOINED, {GAMMA: SLOW}, PRICES, "no speed was measured of alpha:0"),
         ("gamma", JOINED, {ALPHA: FAST, GAMMA: SLOW}, {"gamma": 1.0}, "alpha: no price_per_hour"),
         ("gamma", LIMITED, {ALPHA: FAST, GAMMA: SLOW}, PRICES, "cannot hold the global batch"),
     ],

@@ -193,7 +193,7 @@ def test_what_a_trial_has_measured_takes_the_place_of_what_curves_say(
     long_run, capsys, alone, is_told
 ):
     """By its rounds; what is not worth it is not told, though curves would say so."""
-    joined, _ = share_times(read_run(long_run))
+    joined = share_times(read_run(long_run)).joined
     placements = [(("alpha", "gamma"), 100.0), (("alpha",), alone)]
     report = TrialReported(
         step=9,
@@ -260,7 +260,7 @@ def test_a_worker_whose_speed_has_changed_is_measured_since_then(tmp_path, capsy
         events.append((1.0 + since_step / 200 + 0.01, verdict(worker, since_step, is_slow=is_slow)))
     events.append((2.0, RunEnded(exit_code=0, reason="done")))
     run = record(tmp_path / "run", sorted(events, key=lambda pair: pair[0]))
-    _, times = share_times(read_run(run))
+    times = share_times(read_run(run)).times
     assert {round(time.share) for time in times[GAMMA]} == shares
     assert "leave alpha out" not in told(capsys, run)
 
@@ -342,8 +342,28 @@ def test_rows_count_from_the_newest_change_of_a_speed(tmp_path, story):
     """Told again, gone for a time, resumed, or not measured: each is a change, or is none."""
     events, shares = STORIES[story]
     hours = [(number / 50, event) for number, event in enumerate([*START, *events])]
-    _, times = share_times(read_run(record(tmp_path / "run", hours)))
+    times = share_times(read_run(record(tmp_path / "run", hours))).times
     assert Counter(round(time.share) for time in times[GAMMA]) == shares
+
+
+NEW_SPEED = {  # what happened, and since when nothing was measured
+    "it became slow": ([*exchanges(1, 0, *WELL), verdict(GAMMA, 60, is_slow=True)], "{} step 60"),
+    "it has come back": ([*IS_SLOW, *LEAVES, COMES_BACK[0]], "since it came back at step 160"),
+    "the run is resumed": ([*IS_SLOW, *RESUMED[:2]], "since the newest start"),
+    "it has just come": ([*LEAVES[:1], *exchanges(2, 130, *AWAY * 2), COMES_BACK[0]], ""),
+}
+
+
+@pytest.mark.parametrize("story", NEW_SPEED)
+def test_what_was_measured_before_a_speed_changed_is_not_denied(tmp_path, capsys, story):
+    """It is told that it does not count, and from when on it would."""
+    events, words = NEW_SPEED[story]
+    since = f" {words.format('since its speed changed at')}".rstrip()
+    priced = [*START, NodesPriced(per_hour={"alpha": 1, "gamma": 1}), *events]
+    run = record(tmp_path / "run", [(number / 50, event) for number, event in enumerate(priced)])
+    assert f"intervals were measured of gamma:0{since}\n" in told(capsys, run)
+    assert main(["cost", str(run), "--without", "gamma"]) == 0
+    assert f"no speed was measured of gamma:0{since}\n" in capsys.readouterr().out
 
 
 def test_where_shares_vary_a_time_per_sample_is_the_ratio_of_sums(tmp_path, capsys):
@@ -352,7 +372,7 @@ def test_where_shares_vary_a_time_per_sample_is_the_ratio_of_sums(tmp_path, caps
     rounds = exchanges(1, 0, *[10, 20, 30, 40] * 2)
     events = [NodesPriced(per_hour={"alpha": 1, "gamma": 1}), START[0], members, *rounds]
     run = record(tmp_path / "run", [(number / 50, event) for number, event in enumerate(events)])
-    gamma = share_times(read_run(run))[1][GAMMA]
+    gamma = share_times(read_run(run)).times[GAMMA]
     assert [time.busy_seconds / time.share for time in gamma[-2:]] == pytest.approx([3e-3, 2.25e-3])
     samples = sum(time.share * time.num_steps for time in gamma)
     seconds = sum(time.busy_seconds * time.num_steps for time in gamma)
