@@ -94,15 +94,8 @@ def without(
         for worker in joined.workers
         if not measured.get(worker)
     ]
-    unpriced = [name for name in nodes if name not in prices]
-    if node not in nodes:
-        return Without(node=node, problem=f"it is not in the newest membership of {_and(nodes)}")
-    if not left:
-        return Without(node=node, problem="no other node takes part")
-    if unmeasured:
-        return Without(node=node, problem=f"no speed was measured of {_and(unmeasured)}")
-    if unpriced:
-        return Without(node=node, problem=f"{_and(unpriced)}: no price_per_hour")
+    if problem := _problem(node, nodes, unmeasured, prices):
+        return Without(node=node, problem=problem)
     models = {worker: line_through(measured[worker]) for worker in joined.workers}
     reduction = exposed_seconds if math.isfinite(exposed_seconds) else 0.0
     largest = largest_shares(measured)
@@ -128,6 +121,20 @@ def without(
         cost_per_million=total / HOUR_SECONDS * 1e6 / speed,
         cost_per_million_without=(total - prices[node]) / HOUR_SECONDS * 1e6 / speed_without,
     )
+
+
+def _problem(
+    node: str, nodes: Sequence[str], unmeasured: Sequence[str], prices: Mapping[str, float]
+) -> str:
+    """Why nothing can be told; empty: it can."""
+    if node not in nodes:
+        return f"it is not in the newest membership of {_and(nodes)}"
+    if len(nodes) == 1:
+        return "no other node takes part"
+    if unmeasured:
+        return f"no speed was measured of {_and(unmeasured)}"
+    unpriced = [name for name in nodes if name not in prices]
+    return f"{_and(unpriced)}: no price_per_hour" if unpriced else ""
 
 
 def _in_words(
