@@ -112,7 +112,8 @@ class MeasuredJob:
         seconds += reduction if len(workers) > 1 else 0.0
         size = self.joined.global_batch_size
         found: dict[Goal, float] = {"speed": size / seconds if seconds > 0 else math.inf}
-        return found | {goal: rate * seconds / size for goal, rate in self.rates(nodes).items()}
+        each = {goal: rate * seconds / size for goal, rate in self.rates(nodes).items()}
+        return found | (each if math.isfinite(seconds) else dict.fromkeys(each, math.inf))
 
     def rates(self, nodes: Sequence[str]) -> Figures:
         """What these nodes cost per hour, and their power, where each of them has one."""
