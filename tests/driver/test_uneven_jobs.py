@@ -70,7 +70,11 @@ def test_an_evaluation_gives_a_part_to_whom_the_balancer_has_left_none(start_job
     assert means == pytest.approx([(samples - 1) / 2] * len(means))
 
 
-SLOWER = {"and keeps samples": (4.0, False), "and loses all of its samples": (60.0, True)}
+SLOWER = {
+    "and keeps samples": (4.0, False),
+    "and keeps few samples": (10.0, False),
+    "and loses all of its samples": (60.0, True),
+}
 """How many times as long a step takes, and whether the plan leaves the worker without any."""
 
 
