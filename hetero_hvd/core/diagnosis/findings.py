@@ -69,6 +69,7 @@ class Episode:
         gain_ratio: By how much faster the job would be then; None: not known.
         cost_seconds: In all.
         charged: Last step of each exchange that was charged, and what it had cost by then.
+        is_interrupted: Whether it is over only as far as timings tell, which are missing.
     """
 
     worker: WorkerId
@@ -84,6 +85,7 @@ class Episode:
     gain_ratio: float | None = None
     cost_seconds: float = 0.0
     charged: list[tuple[int, float]] = field(default_factory=list)
+    is_interrupted: bool = False
 
 
 def diagnose(

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
 from hetero_hvd.core.diagnosis.data_sources import SourceWaits
+from hetero_hvd.core.diagnosis.episodes import MAX_CHARGED, Episodes
 from hetero_hvd.core.diagnosis.findings import (
     Episode,
     bound,
@@ -56,9 +56,6 @@ SAME_SHARE_RATIO = 0.1
 """Exchanges at shares that differ by more from today's tell of another plan; if they are not even
 similar, they do not tell what binds the run."""
 
-MAX_EPISODES = 20
-"""So many that are over are kept one by one."""
-
 Rows = dict[WorkerId, StepTiming]
 
 
@@ -86,8 +83,7 @@ class Diagnoser:
         self._num_judged = self._num_of_plan = 0
         self._means_of: dict[int, Rows] = {}
         self._spells = Spells(WINDOW_EXCHANGES)
-        self._episodes: list[Episode] = []
-        self._sums: dict[tuple[object, ...], Episode] = {}
+        self._episodes = Episodes()
         self._num_exchanges = self._looked_at = 0
         self._has_report = self._is_over = False
         self._told: dict[str, object] = {}
@@ -101,7 +97,7 @@ class Diagnoser:
             case WorkersJoined():
                 self._joined(event)
             case WorkerStarted():
-                self._end_of(event.worker, self.step + 1)
+                self._episodes.end([event.worker], self.step + 1, self._num_exchanges)
             case StepTable():
                 self._timed(event)
             case SourcesRead():
@@ -119,7 +115,7 @@ class Diagnoser:
         Args:
             of_whole_run: Tell of all that was ever slow; else only for a while of what is over.
         """
-        told = self._whole() if of_whole_run or self._is_over else self._recent()
+        told = self._told_of(of_whole_run=of_whole_run)
         stall = [] if self._stall is None else [_stalled(self._stall)]
         rows, longer = self._means(of_plan=True), self._means()
         found = self._diagnose(rows, longer, tuple(reversed(told)))
@@ -136,19 +132,11 @@ class Diagnoser:
             undivided=self._undivided,
         )
 
-    def _recent(self) -> list[Episode]:
-        """Those that last, and those that have ended within the window that is judged."""
-        oldest = self._num_exchanges - WINDOW_EXCHANGES
-        return [e for e in self._episodes if e.until_step is None or e.until_exchange > oldest]
-
-    def _whole(self) -> list[Episode]:
-        """All, with those that are over added up by worker and cause."""
-        found = dict(self._sums)
-        for episode in self._episodes:
-            is_past = episode.until_step is not None
-            key = (episode.worker, episode.cause) if is_past else (id(episode),)
-            found[key] = _together(found[key], episode) if key in found else episode
-        return list(found.values())
+    def _told_of(self, *, of_whole_run: bool) -> list[Episode]:
+        """What stands; but for the whole run only for a while what is over."""
+        if of_whole_run or self._is_over:
+            return self._episodes.whole()
+        return self._episodes.recent(self._num_exchanges - WINDOW_EXCHANGES)
 
     def news(self) -> tuple[Finding, ...]:
         """What has changed since the last call: stragglers at once, all else when it has lasted.
@@ -228,17 +216,15 @@ class Diagnoser:
         """What was so in one start of a run says nothing of the next one."""
         self._is_over = False
         self._stall = None
-        for episode in self._lasting():
-            self._end(episode, self.step + 1)
+        self._episodes.end(self._episodes.workers, self.step + 1, self._num_exchanges)
 
     def _joined(self, event: WorkersJoined) -> None:
         self._sharing = event.sharing
         self._undivided = max(1, event.undivided)
         self._forget()
         self._tables.clear()
-        for episode in self._lasting():
-            if episode.worker not in event.workers:
-                self._end(episode, event.applied_steps)
+        gone = self._episodes.workers.difference(event.workers)
+        self._episodes.end(gone, event.applied_steps, self._num_exchanges)
 
     def _forget(self) -> None:
         """What was measured with other members or shares tells nothing about these."""
@@ -265,30 +251,31 @@ class Diagnoser:
         found = _bound_of(table.measured)
         kind = found.kind if found.is_complete else None
         self._spells.observe(table.step - table.num_steps + 1, kind, table.step_seconds)
-        for episode in self._lasting():
+        for episode in self._episodes.lasting:
             self._charge(episode, since_step=table.step)
 
     def _reported(self, event: StragglerReported) -> None:
         self._has_report = True
         since = event.since_step if event.since_step >= 0 else event.step
         if not event.is_slow or not math.isfinite(event.speed_ratio):
-            self._end_of(event.worker, since)
+            is_interrupted = not math.isfinite(event.speed_ratio)
+            self._episodes.end(
+                [event.worker], since, self._num_exchanges, is_interrupted=is_interrupted
+            )
             return
         cause = event.cause or "unknown"
         first_share = 0
-        for before in reversed(self._episodes):
-            is_lasting = before.until_step is None
-            if before.worker != event.worker or not (is_lasting or before.since_step == since):
-                continue
-            if is_lasting and "unknown" not in (before.cause, cause) and before.cause != cause:
-                since, first_share = event.step + 1, before.first_share
-                self._end(before, since)  # what it has cost is not for the new cause
-                break
-            before.until_step = None  # its timings may have been missing for a while
-            before.speed_ratio = event.speed_ratio
-            before.cause = cause
-            before.causes = event.causes
-            return
+        if (before := self._episodes.going_on(event.worker, since)) is not None:
+            if before.cause == cause or "unknown" in (before.cause, cause):
+                before.until_step = None
+                before.is_interrupted = False
+                before.speed_ratio = event.speed_ratio
+                before.cause = cause
+                before.causes = event.causes
+                return
+            since, first_share = event.step + 1, before.first_share
+            # What it has cost is not for the new cause.
+            self._episodes.end([event.worker], since, self._num_exchanges)
         episode = Episode(
             worker=event.worker,
             since_step=since,
@@ -297,7 +284,7 @@ class Diagnoser:
             causes=event.causes,
             first_share=first_share,
         )
-        self._keep(episode)
+        self._episodes.keep(episode)
         rows = [t.rows for t in self._tables if t.step >= since and event.worker in t.rows]
         if rows:
             episode.first_share = rows[0][event.worker].local_batch_size
@@ -332,39 +319,12 @@ class Diagnoser:
             new = zip(told, counts, strict=True)
             episode.cost_seconds += cost * sum(n for table, n in new if table.step >= since_step)
             episode.charged.append((told[-1].step, episode.cost_seconds))
-            del episode.charged[:-WINDOW_EXCHANGES]
+            del episode.charged[:-MAX_CHARGED]
         num_passed = told[-1].step - told[0].step + counts[0]
         cost *= min(1.0, sum(counts) / num_passed)
         episode.cost_seconds_per_step = cost
         step = max((row.step_seconds for row in rows.values()), default=0.0)
         episode.gain_ratio = cost / (step - cost) if 0 < cost < step else None
-
-    def _lasting(self) -> list[Episode]:
-        """Those that are not over."""
-        return [episode for episode in self._episodes if episode.until_step is None]
-
-    def _end_of(self, worker: WorkerId, step: int) -> None:
-        for episode in self._lasting():
-            if episode.worker == worker:
-                self._end(episode, step)
-
-    def _end(self, episode: Episode, step: int) -> None:
-        """It is over since a step; what was charged from there on it did not cost."""
-        episode.until_step = max(step, episode.since_step)
-        episode.until_exchange = self._num_exchanges
-        episode.cost_seconds = max(
-            (seconds for at, seconds in episode.charged if at < step), default=episode.cost_seconds
-        )
-
-    def _keep(self, episode: Episode) -> None:
-        """Of the oldest that are over only their sums are kept, by worker and cause."""
-        self._episodes.append(episode)
-        past = [each for each in self._episodes if each.until_step is not None]
-        if len(past) > MAX_EPISODES:
-            self._episodes.remove(past[0])
-            key = past[0].worker, past[0].cause
-            before = self._sums.get(key)
-            self._sums[key] = _together(before, past[0]) if before else past[0]
 
     def _means(self, num_exchanges: int = WINDOW_EXCHANGES, *, of_plan: bool = False) -> Rows:
         """Of each worker that has work, over the newest exchanges; of the present shares alone."""
@@ -374,17 +334,6 @@ class Diagnoser:
         if number not in self._means_of:  # it is asked for again and again
             self._means_of[number] = _mean_table([t.rows for t in list(self._tables)[-number:]])
         return self._means_of[number]
-
-
-def _together(before: Episode, episode: Episode) -> Episode:
-    """Two spells of the same kind, which are over, as one."""
-    return replace(
-        episode,
-        since_step=before.since_step,
-        speed_ratio=min(before.speed_ratio, episode.speed_ratio),
-        cost_seconds=before.cost_seconds + episode.cost_seconds,
-        num_spells=before.num_spells + 1,
-    )
 
 
 def _stalled(event: StallReported) -> Finding:

@@ -55,7 +55,7 @@ class SpeedBaseline:
     def recall(self, estimator: StepTimeEstimator, local_batch_size: int) -> None:
         """What an earlier job has learnt, around this share, holds for all shares."""
         if not self._best:
-            self._best[_bucket(local_batch_size)] = estimator
+            self._best[bucket(local_batch_size)] = estimator
             self.is_recalled = True
 
     def learn(
@@ -76,7 +76,7 @@ class SpeedBaseline:
         """
         self._sigma = estimator.sigma_ratio
         best = self._nearest(local_batch_size)
-        is_new = _bucket(local_batch_size) not in self._best
+        is_new = bucket(local_batch_size) not in self._best
         is_trusted = is_new and not self.is_recalled and speed_ratio >= SUSPECT_RATIO
         if best is not None and not is_trusted:
             promised = estimator.model.step_seconds(local_batch_size)
@@ -92,7 +92,7 @@ class SpeedBaseline:
             is_same = abs(difference) <= SAME_ERRORS * chance and speed_ratio >= SUSPECT_RATIO
             if not (is_faster or (is_same and error < SURER_RATIO * old_error)):
                 return
-        self._best[_bucket(local_batch_size)] = estimator.copy()
+        self._best[bucket(local_batch_size)] = estimator.copy()
 
     def expected_seconds(self, local_batch_size: int) -> float:
         """What a step of this share should take; NaN if nothing is known."""
@@ -132,8 +132,8 @@ class SpeedBaseline:
         return CERTAIN_ERRORS * math.hypot(noise, error)
 
     def _nearest(self, local_batch_size: int) -> StepTimeEstimator | None:
-        bucket = _bucket(local_batch_size)
-        found = min(self._best, key=lambda known: abs(known - bucket), default=None)
+        here = bucket(local_batch_size)
+        found = min(self._best, key=lambda known: abs(known - here), default=None)
         return None if found is None else self._best[found]
 
     def _error(self, best: StepTimeEstimator, local_batch_size: int, sigma: float) -> float:
@@ -142,5 +142,6 @@ class SpeedBaseline:
         return error * max(1.0, sigma / best.sigma_ratio)
 
 
-def _bucket(local_batch_size: int) -> int:
+def bucket(local_batch_size: int) -> int:
+    """Number of the shares that are judged by one curve."""
     return round(math.log(local_batch_size, BUCKET_RATIO))

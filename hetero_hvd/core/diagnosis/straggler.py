@@ -73,6 +73,7 @@ class StragglerWatch:
         curves: Mapping[WorkerId, StepTimeEstimator],
         *,
         step: int = -1,
+        is_whole: bool = True,
     ) -> list[StragglerReported]:
         """Take the next table.
 
@@ -81,6 +82,7 @@ class StragglerWatch:
             rows: Their timings.
             curves: What is known of them now; may lack some.
             step: Last step of the table.
+            is_whole: Whether its steps had the whole batch: at the end of an epoch all have less.
         """
         losses: dict[WorkerId, Loss | None] = {}
         for worker, row in zip(workers, rows, strict=True):
@@ -94,7 +96,8 @@ class StragglerWatch:
             loss, watched = losses[worker], self._watched[worker]
             if loss is not None:
                 verdict = None
-                if not self._shares_vary and watched.has_fewer(row.local_batch_size):
+                has_lost = is_whole and not self._shares_vary
+                if has_lost and watched.has_fewer(row.local_batch_size):
                     verdict = self._last_word(worker, step)
                 num_left_out = min(MAX_LEFT_OUT, max(0, num_steps - row.num_steps))
                 watched.take(loss, loss.without(common(loss)), step, num_left_out)

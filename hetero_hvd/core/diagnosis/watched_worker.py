@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -12,7 +12,7 @@ from typing import Literal
 
 from hetero_hvd.core.balance.step_time import MAD_TO_SIGMA, StepTimeEstimator
 from hetero_hvd.core.diagnosis.lost_time import EXPLAINED_RATIO, SMOOTHING, Loss, Usual, causes_of
-from hetero_hvd.core.diagnosis.own_speed import BUCKET_RATIO, CERTAIN_ERRORS, SpeedBaseline
+from hetero_hvd.core.diagnosis.own_speed import BUCKET_RATIO, CERTAIN_ERRORS, SpeedBaseline, bucket
 from hetero_hvd.messages import Cause, StepTiming, StragglerReported, WorkerId
 
 VERDICT_RATIO, HEALTHY_RATIO = 0.85, 0.95
@@ -76,6 +76,7 @@ class WatchedWorker:
         self.rows: deque[_Row] = deque(maxlen=max(WINDOWS))
         self.well_step = self._last_step = -1
         self.joined_step = 0
+        self.slow_buckets: set[int] = set()
         self.told: tuple[tuple[Cause, ...], float] = ((), math.nan)
         self.num_told_rows = self.num_rows_well = self.num_idle_rows = 0
         self.is_intermittent = self.was_known = self.was_slow = False
@@ -146,6 +147,8 @@ class WatchedWorker:
         is_bad = ratio < VERDICT_RATIO * math.exp(-chance)
         first_step = step - loss.row.num_steps + 1
         self.rows.append(_Row(own, first_step, ratio, is_bad, num_left_out))
+        if self.state == "slow":
+            self._see_slow_buckets([self.rows[-1]])
         self.smooth += SMOOTHING * (ratio - self.smooth)
         self.smooth_alone += SMOOTHING * (min(ratio, loss.speed_ratio) - self.smooth_alone)
         self.num_told_rows += 1
@@ -171,6 +174,7 @@ class WatchedWorker:
         self.was_known = self.was_known or not self.has_too_few_rows
         self.was_slow = self.was_slow or self.state == "slow"
         self.rows.clear()
+        self.slow_buckets.clear()
         self.smooth = 1.0
         self.num_rows_well = self.num_idle_rows = 0
         self.is_intermittent = False
@@ -216,6 +220,7 @@ class WatchedWorker:
         self.told = (tuple(causes), ratio)
         self.state = "slow"
         self.was_slow = False
+        self._see_slow_buckets(self.rows)
         self.num_told_rows = self.num_rows_well = 0
         return StragglerReported(
             step=step,
@@ -226,6 +231,12 @@ class WatchedWorker:
             since_step=max(self.well_step + 1, self.joined_step),
             causes={str(cause): part for cause, part in causes.items()},
         )
+
+    def _see_slow_buckets(self, rows: Iterable[_Row]) -> None:
+        """Shares at which it was seen to be about as slow as was told."""
+        for row in rows:
+            if row.ratio < math.sqrt(self.told[1]):
+                self.slow_buckets.add(bucket(row.loss.row.local_batch_size))
 
     def last(self, num_rows: int) -> list[float]:
         """The newest ratios."""
@@ -308,17 +319,23 @@ class WatchedWorker:
         """
         if self.num_told_rows < NOW_ROWS:
             return False
-        shares = {row.loss.row.local_batch_size for row in list(self.rows)[-VERDICT_ROWS:]}
-        error = max(map(self.best.error_ratio, shares))
-        if CERTAIN_ERRORS * error > -math.log(self.told[1]):
-            return False
         if self.is_intermittent and any(row.is_bad for row in list(self.rows)[-QUIET_ROWS:]):
             return False
-        return median(self.last(VERDICT_ROWS)) >= HEALTHY_RATIO
+        newest = list(self.rows)[-VERDICT_ROWS:]
+        sure = [row.ratio for row in newest if self._tells_that_it_is_well(row)]
+        return len(sure) >= min(NOW_ROWS, len(newest)) and median(sure) >= HEALTHY_RATIO
+
+    def _tells_that_it_is_well(self, row: _Row) -> bool:
+        """Whether it would show in a row if it were as slow as was told: as it did, or is sure."""
+        share = row.loss.row.local_batch_size
+        if bucket(share) in self.slow_buckets:
+            return True
+        return not CERTAIN_ERRORS * self.best.error_ratio(share) > -math.log(self.told[1])
 
     def recover(self, step: int) -> int:
         """It is well again; since the step that this gives, the first of its newest good rows."""
         self.state = "healthy"
+        self.slow_buckets.clear()
         self.well_step = since_step = step
         for row in reversed(list(self.rows)[-self.num_told_rows :]):
             if row.ratio < VERDICT_RATIO:

@@ -109,7 +109,11 @@ class RunDiagnosis:
 
     def _look_for_stragglers(self, table: StepTable) -> None:
         found = self._stragglers.observe(
-            table.workers, table.event.timings, self._balancing.curves, step=table.step
+            table.workers,
+            table.event.timings,
+            self._balancing.curves,
+            step=table.step,
+            is_whole=table.is_whole,
         )
         for report in found:
             self._diagnoser.observe(report)

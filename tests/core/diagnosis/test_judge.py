@@ -7,6 +7,7 @@ import math
 import msgspec
 import pytest
 
+from hetero_hvd.core.diagnosis.episodes import MAX_EPISODES
 from hetero_hvd.core.diagnosis.judge import RECENT_EXCHANGES, Diagnoser
 from hetero_hvd.core.step_table import StepTables, with_tables
 from hetero_hvd.messages import (
@@ -185,7 +186,7 @@ def test_what_each_cause_has_cost_is_told_apart(run):
 def test_all_that_was_ever_slow_is_added_up(run):
     """Also what is too old to be kept one by one."""
     slow, waiting = row(compute=0.18, data=0.0), row(compute=0.09, data=0.0, comm=0.1)
-    for _ in range(30):
+    for _ in range(MAX_EPISODES + 10):
         run.exchanges(1, row(), row())
         run.exchanges(1, slow, waiting)
         run.report(num_steps=10)
@@ -216,6 +217,66 @@ def test_a_straggler_whose_timings_were_missing_for_a_while_is_the_same_one(run)
     run.judge.news()
     news = run.exchanges(10, slow, waiting)
     assert [found for found in news if found.kind == "straggler"] == []
+
+
+def slow_by(run, cause, *, since_step, is_slow=True):
+    """A report of the newest step; not slow: its timings are missing."""
+    report = StragglerReported(
+        step=run.judge.step,
+        worker=ALPHA,
+        is_slow=is_slow,
+        speed_ratio=0.5 if is_slow else math.nan,
+        cause=cause if is_slow else None,
+        since_step=since_step if is_slow else run.judge.step,
+    )
+    run.judge.observe(report)
+
+
+def test_what_goes_on_after_missing_timings_is_what_was_told_last(run):
+    """An earlier cause, which is over, stays what it was."""
+    slow, waiting = row(compute=0.18, data=0.0), row(compute=0.09, data=0.0, comm=0.1)
+    run.exchanges(3, slow, waiting)
+    slow_by(run, "input", since_step=10)
+    run.exchanges(3, slow, waiting)
+    slow_by(run, "compute", since_step=10)
+    run.exchanges(2, slow, waiting)
+    slow_by(run, "compute", since_step=10, is_slow=False)
+    run.exchanges(1, slow, waiting)
+    slow_by(run, "compute", since_step=10)
+    told = [found for found in run.judge.findings() if found.kind == "straggler"]
+    assert [(found.cause, found.is_past) for found in told] == [
+        ("compute", False),
+        ("input", True),
+    ]
+    assert told[1].evidence["cost_seconds"] == pytest.approx(50 * 0.09)
+
+
+@pytest.mark.parametrize("how", ["another start", "it left"])
+def test_only_missing_timings_are_an_interruption(run, how):
+    """A new start from the same checkpoint is slow since the same step, and is another time."""
+    run.exchanges(3, row(), row())
+    slow_by(run, "compute", since_step=10)
+    slow_by(run, "compute", since_step=10, is_slow=False)
+    if how == "another start":
+        run.judge.observe(RunStarted(run_id="x", command=(), nodes=(), settings={}))
+    else:
+        run.join(BETA)
+    run.join(ALPHA, BETA)
+    run.exchanges(3, row(), row())
+    slow_by(run, "compute", since_step=10)
+    told = [found for found in run.judge.findings() if found.kind == "straggler"]
+    assert [found.is_past for found in told] == [False, True]
+
+
+@pytest.mark.parametrize("num_well", [10, 30])
+def test_steps_in_which_it_was_well_are_not_charged_however_late_that_is_told(run, num_well):
+    """One that is slow now and then is watched for long."""
+    slow, waiting = row(compute=0.18, data=0.0), row(compute=0.09, data=0.0, comm=0.1)
+    run.exchanges(3, slow, waiting)
+    run.report()
+    run.exchanges(num_well, row(), row())
+    (found,) = run.report(is_slow=False, num_steps=10 * num_well)
+    assert found.evidence["cost_seconds"] == pytest.approx(20 * 0.09)
 
 
 def test_a_straggler_that_begins_anew_is_past(run):

@@ -338,3 +338,42 @@ def test_nobody_is_well_again_by_rows_that_could_be_as_slow_as_before(watched, n
         shown.run(40, slow, shares=(SHARE, SHARE, 4), overhead=0.0005)
         assert shown.reports
         assert all(report.is_slow for report in shown.reports), seed
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_the_end_of_an_epoch_takes_no_samples_away(watched, is_whole):
+    """A burst of somebody else's is over in the very row that has fewer samples."""
+    watched.run(30)
+    watched.run(3, slower(2, compute=1.5))
+    watched.run(1, shares=(SHARE // 2,) * 3, is_whole=is_whole)
+    watched.run(30)
+    assert bool(watched.reports) == is_whole
+
+
+@pytest.mark.parametrize("tail", [SHARE, 1])
+def test_who_recovers_in_two_steps_is_well_again(watched, tail):
+    """At the share at which it was slow that shows, whatever the ends of epochs tell."""
+    watched.run(20)
+    watched.run(20, slower(2, compute=2.5))
+    watched.run(20, slower(2, compute=1.35))
+    for _ in range(8):
+        watched.run(4)
+        watched.run(1, shares=(SHARE, SHARE, tail), is_whole=tail == SHARE)
+    assert [report.is_slow for report in watched.reports][-1:] == [False]
+
+
+def test_a_noisy_worker_that_recovers_in_two_steps_is_well_again(watched):
+    """Its own speed is known no better than what it was told of at last."""
+    chance = random.Random(2)  # noqa: S311 - can be repeated
+
+    def noisy(factor):
+        return lambda at, row: slower(
+            at, compute=(factor if at == 2 else 1.0) * chance.lognormvariate(0, 0.25)
+        )(at, row)
+
+    watched.run(20, noisy(1.0))
+    watched.run(30, noisy(4.0))
+    watched.run(40, noisy(1.5))
+    watched.run(120, noisy(1.0))
+    assert next(report.is_slow for report in watched.reports)
+    assert not watched.reports[-1].is_slow

@@ -180,6 +180,9 @@ def test_who_left_slow_is_slow_still_at_whatever_share(watched, share, noise):
     (report,) = watched.reports
     assert (report.worker, report.cause) == (WORKERS[2], "compute")
     assert watched.watch.fallen == {WORKERS[2]}
+    watched.run(20, shares=(SHARE, SHARE, share))
+    assert not watched.reports[-1].is_slow, "it has become as much faster as it was slow"
+    assert watched.watch.fallen == set()
 
 
 @pytest.mark.parametrize("is_still_slow", [True, False])

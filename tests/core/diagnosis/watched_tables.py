@@ -22,7 +22,15 @@ class Watched:
         self.reports = []
         self.curves = {worker: StepTimeEstimator() for worker in WORKERS}
 
-    def run(self, num_tables, change=lambda _index, row: row, shares=(SHARE,) * 3, overhead=0.0):
+    def run(
+        self,
+        num_tables,
+        change=lambda _index, row: row,
+        shares=(SHARE,) * 3,
+        overhead=0.0,
+        *,
+        is_whole=True,
+    ):
         """Show it so many tables; gives what it says, in words."""
         found = []
         for _ in range(num_tables):
@@ -35,7 +43,9 @@ class Watched:
                 ratio = curve.update(row.local_batch_size, row.busy_seconds)
                 if ratio is not None:
                     curve.rescale(ratio)
-            found += self.watch.observe(WORKERS, rows, self.curves, step=self.step)
+            found += self.watch.observe(
+                WORKERS, rows, self.curves, step=self.step, is_whole=is_whole
+            )
         self.reports += found
         return [event_in_words(report).partition(": ")[2] for report in found]
 
