@@ -23,7 +23,7 @@ def test_the_lease_ends_when_the_driver_is_silent(start, monkeypatch):  # noqa: 
     assert not client.is_cut_off
     monkeypatch.setattr(client_module, "LEASE_SECONDS", 0.5)
     driver.close()
-    wait_for(lambda: client.is_cut_off)
+    wait_for(lambda: client.is_cut_off and voided)
     assert len(voided) == 1
     assert not client.is_given_up
     monkeypatch.setattr(client_module, "REUNION_SECONDS", 0.5)
