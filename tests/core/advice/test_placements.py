@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import combinations
 from operator import itemgetter
 
+import msgspec
 import pytest
 
 from hetero_hvd.core.advice.advice import WORTH_RATIO
@@ -268,3 +270,11 @@ def test_of_many_nodes_those_without_the_slowest_are_looked_at():
     sets = list(sets_of(run, "speed", curves))
     assert ("n0", "n1", "n2", "n3") in sets
     assert all(any(node.startswith("n") for node in nodes) for nodes in sets)
+
+
+def test_nodes_that_cannot_hold_the_batch_cost_without_end_whatever_their_price():
+    """Nothing times an endless step is no number."""
+    run = measured({"a": [(48, 48.0, 8)], "b": [(48, 96.0, 8)]}, prices=(0, 0))
+    limited = msgspec.structs.replace(run.joined, capacities=(0, run.joined.global_batch_size))
+    run = replace(run, joined=limited)
+    assert run.figures(["a"], run.curves, 0.0) == {"speed": 0.0, "money": math.inf}
