@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from statistics import median, pvariance
 
@@ -66,6 +67,16 @@ class MeasuredJob:
     watts: Mapping[str, float]
     samples_per_second: float = math.nan
     since: Mapping[WorkerId, str] = field(default_factory=dict)
+
+    @cached_property
+    def curves(self) -> Mapping[WorkerId, StepTimeModel]:
+        """The line through the times of each worker."""
+        return {worker: line_through(rows) for worker, rows in self.times.items()}
+
+    @cached_property
+    def largest(self) -> Mapping[WorkerId, float]:
+        """The largest share of each worker."""
+        return largest_shares(self.times)
 
     @property
     def nodes(self) -> list[str]:
@@ -143,8 +154,7 @@ def placements(
         worth_ratio: The least gain.
         command: How to leave a node out; `{node}` is its name.
     """
-    models = {worker: line_through(rows) for worker, rows in run.times.items()}
-    largest = largest_shares(run.times)
+    models, largest = run.curves, run.largest
     before = run.figures(run.nodes, models, run.exposed_seconds, largest)
     told: set[tuple[str, ...]] = set()
     for goal in before:
@@ -200,11 +210,11 @@ def _gains(run: MeasuredJob, nodes: Sequence[str]) -> dict[Goal, Gain]:
     Errors are of how many times as fast it is, as a logarithm; what it costs follows from that, so
     that no interval says what another one denies, and nobody saves more than all.
     """
-    largest = largest_shares(run.times)
 
     def speeds(models: Mapping[WorkerId, StepTimeModel]) -> tuple[float, float]:
         found = (
-            run.figures(each, models, run.exposed_seconds, largest) for each in (nodes, run.nodes)
+            run.figures(each, models, run.exposed_seconds, run.largest)
+            for each in (nodes, run.nodes)
         )
         after, before = (figures["speed"] for figures in found)
         return after, before
@@ -213,7 +223,7 @@ def _gains(run: MeasuredJob, nodes: Sequence[str]) -> dict[Goal, Gain]:
     freedom = len(parts) - 1
     error = math.sqrt(freedom * pvariance([math.log(after / before) for after, before in parts]))
     width = student(1.0 - GAIN_ERROR / 2, freedom) * error
-    least, before = speeds({worker: line_through(rows) for worker, rows in run.times.items()})
+    least, before = speeds(run.curves)
     line = line_through if run.joined.shares_vary else flattest_line
     flattest = {worker: line(rows) for worker, rows in run.times.items()}
     most = run.figures(nodes, flattest, 0.0)["speed"]
@@ -249,11 +259,10 @@ def _advice(run: MeasuredJob, nodes: Sequence[str], gains: Sequence[Gain], comma
     others = len(left_out) - MAX_NAMED
     named = left_out if others <= 0 else [*left_out[:MAX_NAMED], f"{others} others"]
     staying = [worker for worker in run.joined.workers if worker.node in nodes]
-    curves = {worker: line_through(rows) for worker, rows in run.times.items()}
     evidence = [
         f"{worker}: {curve.overhead_seconds * 1e3:.2f} ms a step and "
         f"{curve.seconds_per_sample * 1e3:.4f} ms a sample, by {len(run.times[worker])} intervals"
-        for worker, curve in curves.items()
+        for worker, curve in run.curves.items()
     ]
     unknown = []
     wait = f"{run.exposed_seconds * 1e3:.1f} ms of a step are waiting for reductions"

@@ -19,7 +19,7 @@ from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.records.samples import COLUMNS as ALL_COLUMNS
 from hetero_hvd.run.reports.costs import Costs, costs_of, exposed_seconds
 from hetero_hvd.run.reports.facts import facts_of, intervals_of, throughput, trained
-from hetero_hvd.run.reports.share_times import share_times
+from hetero_hvd.run.reports.share_times import newest_members, share_times
 
 
 def advised(folders: Sequence[Path], worth: Worth, *, seconds: float | None = None) -> Advised:
@@ -51,7 +51,7 @@ def _of_runs(folders: Sequence[Path], worth: Worth) -> Advised:
     record = read_run(newest, sampled=ALL_COLUMNS)
     records = {folder: record if folder == newest else read_run(folder) for folder in folders}
     found, not_judged = _of_nodes(record, costs_of(record), newest, worth.ratio)
-    joined = share_times(record).joined
+    joined = newest_members(record)
     was_tried = joined is not None and kept_trial(newest, joined) is not None
     judged = [_judgement(folder, each) for folder, each in records.items()]
     findings = judged[-1].findings
@@ -161,7 +161,7 @@ def _unpriced(run: MeasuredJob) -> Iterator[str]:
 
 
 def _judgement(folder: Path, record: Record) -> Judgement:
-    facts, joined = facts_of(record), share_times(record).joined
+    facts, joined = facts_of(record), newest_members(record)
     nodes = {row["worker"].rpartition(":")[0] for row in record.rollups}
     nodes |= {worker.node for worker in (joined.workers if joined else ())}
     _, seconds = trained(record.rollups)
