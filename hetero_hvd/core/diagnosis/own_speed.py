@@ -111,7 +111,7 @@ class SpeedBaseline:
         num_steps: int,
         *,
         spread: float = 0.0,
-        is_sure: bool = False,
+        is_curve_sure: bool = False,
     ) -> float:
         """By how much the median of some rows may be slower by chance, as log ratio, >= 0.
 
@@ -120,13 +120,13 @@ class SpeedBaseline:
             num_rows: So many.
             num_steps: Averaged in each of them.
             spread: Of the newest rows, as log ratio; the curve may think them steadier.
-            is_sure: Leave out what is not known of the best itself: only the rows vary.
+            is_curve_sure: Leave out what is not known of the best itself: only the rows vary.
         """
         best = self._nearest(local_batch_size)
         # A worker that has just become slow is no noisy one: its newest rows agree.
         is_seen = num_rows >= ROWS_TO_SPREAD and best is not None and self.is_recalled
         sigma = max(best.sigma_ratio, spread) if is_seen and best else self._sigma
-        error = self._error(best, local_batch_size, sigma) if best and not is_sure else 0.0
+        error = self._error(best, local_batch_size, sigma) if best and not is_curve_sure else 0.0
         of_row = max(sigma / math.sqrt(max(1, num_steps)), spread)
         noise = MEDIAN_ERROR * of_row / math.sqrt(max(1, num_rows))
         return CERTAIN_ERRORS * math.hypot(noise, error)

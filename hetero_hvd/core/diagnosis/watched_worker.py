@@ -296,7 +296,7 @@ class WatchedWorker:
         newest = rows[-1].loss.row
         size, num_steps = newest.local_batch_size, newest.num_steps
         chance = self.best.chance_ratio(
-            size, len(rows), num_steps, spread=self._spread(), is_sure=is_curve_sure
+            size, len(rows), num_steps, spread=self._spread(), is_curve_sure=is_curve_sure
         )
         return chance * (1 - sum(row.loss.is_held_back for row in rows) / len(rows))
 

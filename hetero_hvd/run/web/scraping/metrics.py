@@ -136,7 +136,7 @@ class Metrics:
             case WorkerStarted():
                 self._add("restarts", float(event.num_restarts > 0))
                 self._count_aside(event)
-                self._is_slow(event.worker, None)
+                self._mark_slow(event.worker, None)
             case WorkerQuarantined() | SetAsideReported():
                 self._count_aside(event)
             case RunEnded():
@@ -163,7 +163,7 @@ class Metrics:
                     gain = 1.0 - event.proposed_seconds / event.current_seconds
                     self._set("planned_gain_ratio", gain)
             case StragglerReported():
-                self._is_slow(event.worker, (event.cause or "unknown") if event.is_slow else None)
+                self._mark_slow(event.worker, (event.cause or "unknown") if event.is_slow else None)
             case GuardReported():
                 self._guarded(event)
             case OutOfMemory() | Crashed() if _is_out_of_memory(event):
@@ -315,7 +315,7 @@ class Metrics:
             self._aside.update(event.workers)
         self._set("set_aside_workers", len(self._aside))
 
-    def _is_slow(self, worker: WorkerId, cause: str | None) -> None:
+    def _mark_slow(self, worker: WorkerId, cause: str | None) -> None:
         self._slow.pop(worker, None)
         if cause is not None:
             self._slow[worker] = cause
